@@ -1,4 +1,4 @@
-"""How soon runs get room when 15,000 come to thirty queues: the shape that Kueue publishes.
+"""How soon runs get capacity when 15,000 come to thirty queues: the shape that Kueue publishes.
 
     python -m bench.admission [--json] [--quick]
 
@@ -96,7 +96,7 @@ class Mimic:
         name, has_room = run.metadata.name, run.status.assignment is not None
         working = self._working.get(name)
         if run.status.phase == "Succeeded":
-            # Also if its room was taken back while the report was on its way.
+            # Also if its capacity was taken back while the report was on its way.
             self.ended.setdefault(name, time.perf_counter())
             self._working.pop(name, None)
             self._more.set()

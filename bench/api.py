@@ -25,7 +25,7 @@ import msgspec
 from bench import processes, report
 from tests.harness.control_plane import ControlPlane
 from tests.harness.embedded import EmbeddedServer
-from windlass.store.kubernetes import kubeconfig, tls
+from windlass.store.kubernetes.config import kubeconfig, tls
 
 CONCURRENCY = 32
 RUNS = "/apis/windlass.dev/v1alpha1/namespaces/bench/runs"

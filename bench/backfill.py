@@ -20,8 +20,10 @@ import time
 from collections.abc import Iterable, Iterator
 
 from bench import report
-from windlass.sim import engine, measures, sources, variants, whatif
-from windlass.sim.live import Record
+from windlass.sim import engine, overrides, policy_grid
+from windlass.sim.inputs import loader
+from windlass.sim.job_progress import Record
+from windlass.sim.metrics import metrics
 from windlass.sim.scenario import BadInput, Scenario, devices_of, with_runtimes
 
 TRACES = (
@@ -55,7 +57,7 @@ def measure(options: report.Options) -> report.Report:
     first = given.first or (QUICK_JOBS if options.quick else 0)
     if not given.traces:
         for family in ("itp", "philly"):
-            problem = sources.missing(family)
+            problem = loader.missing(family)
             if problem:
                 raise SystemExit(f"bench.backfill: {problem}")
     planned = [Experiment(trace, policy, first) for trace in traces for policy in POLICIES]
@@ -67,7 +69,7 @@ def measure(options: report.Options) -> report.Report:
 
 
 def _late(rows: Iterable[report.Row]) -> Iterator[str]:
-    """Promises that were not kept, although everybody ran as long as it had said."""
+    """Reserved starts that were not kept, although every job ran as long as it had estimated."""
     for row in rows:
         for what, column in (
             ("a start", "worst_delay_s"),
@@ -79,7 +81,8 @@ def _late(rows: Iterable[report.Row]) -> Iterator[str]:
 
 
 def ratios(rows: Iterable[report.Row]) -> dict[str, float]:
-    """Geometric means over traces of rival against reserving; and whether promises were kept."""
+    """Geometric means over traces of rival against reserving; and whether reserved starts were
+    kept."""
     by_trace: dict[str, dict[str, report.Row]] = {}
     for row in rows:
         by_trace.setdefault(row["trace"], {})[row["policy"]] = row
@@ -113,13 +116,13 @@ def _played(planned: list[Experiment], jobs: int) -> Iterator[report.Row]:
 
 
 def play(experiment: Experiment) -> report.Row:
-    scenario = with_runtimes(sources.open_source(experiment.trace), "known")
+    scenario = with_runtimes(loader.open_source(experiment.trace), "known")
     if experiment.first:
-        scenario = whatif.first(scenario, experiment.first)
-    [variant] = variants.combinations(["fifo"], [POLICIES[experiment.policy]])
+        scenario = overrides.first(scenario, experiment.first)
+    [variant] = policy_grid.combinations(["fifo"], [POLICIES[experiment.policy]])
     wall, cpu = time.perf_counter(), time.process_time()
     outcome = engine.run(scenario, variant)
-    found = measures.summary(outcome)
+    found = metrics.summary(outcome)
     return {
         "trace": experiment.trace,
         "policy": experiment.policy,
@@ -138,14 +141,14 @@ def play(experiment: Experiment) -> report.Row:
 
 
 def _largest(records: Iterable[Record]) -> report.Row:
-    """The jobs with the most GPUs: how long they waited, and how long after a promise."""
+    """The jobs with the most GPUs: how long they waited, and how long after the reserved start."""
     known = list(records)
-    most = max(devices_of(record.job.unit) for record in known)
-    gangs = [record for record in known if devices_of(record.job.unit) == most]
+    most = max(devices_of(record.job.workload) for record in known)
+    gangs = [record for record in known if devices_of(record.job.workload) == most]
     late = [
-        max(0.0, record.first_start - record.promised)
+        max(0.0, record.first_start - record.reserved_start)
         for record in gangs
-        if record.promised is not None and record.first_start is not None
+        if record.reserved_start is not None and record.first_start is not None
     ]
     return {
         "largest_gang_gpus": int(most),

@@ -62,7 +62,7 @@ async def _measure(options: report.Options) -> report.Report:
 @contextlib.asynccontextmanager
 async def _cluster(nodes: int) -> AsyncIterator[Plane]:
     """A control plane of its own for each case: an API server that has thousands of deleted pods
-    behind it is a fifth slower, and whoever came last would be measured on it."""
+    behind it is a fifth slower, and the last case would be measured on it."""
     async with Plane() as plane:
         await plane.add_nodes(nodes)
         await plane.add_queues({"name": "default"})

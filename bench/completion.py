@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import report
-from windlass.core import predict
-from windlass.sim import muri, muri_policies
+from bench.muri import policies, replay
+from windlass.core.prediction import predictor
 from windlass.sim.scenario import BadInput
 
 TRACES = ("trace1", "trace1_pr", "trace3", "trace3_pr")
@@ -29,16 +29,16 @@ MISSING = """\
 {folder} is not there. It holds the job lists published with Muri (github.com/Rivendile/Muri, \
 simulator/trace-data): point WINDLASS_DATA at the folder above traces/, or give --trace."""
 
-Maker = Callable[[muri.Trace], muri.Policy]
+Maker = Callable[[replay.Trace], replay.Policy]
 OURS: dict[str, Maker] = {
-    "attained": lambda _: muri_policies.Attained(),
-    "attained-light": lambda _: muri_policies.Attained(predict.LIGHT),
-    "shortest-nonpreemptive": muri_policies.ShortestNonpreemptive,
+    "attained": lambda _: policies.Attained(),
+    "attained-light": lambda _: policies.Attained(predictor.LIGHT),
+    "shortest-nonpreemptive": policies.ShortestNonpreemptive,
 }
 THEIRS: dict[str, Maker] = {
-    "SRTF": lambda trace: muri_policies.Shortest(trace, by_gpu_time=False),
-    "SRSF": lambda trace: muri_policies.Shortest(trace, by_gpu_time=True),
-    "Tiresias": lambda _: muri_policies.Tiresias(),
+    "SRTF": lambda trace: policies.Shortest(trace, by_gpu_time=False),
+    "SRSF": lambda trace: policies.Shortest(trace, by_gpu_time=True),
+    "Tiresias": lambda _: policies.Tiresias(),
 }
 
 
@@ -47,7 +47,7 @@ def measure(options: report.Options) -> report.Report:
     paths = _paths(options)
     published = _published()
     for number, path in enumerate(paths, start=1):
-        trace = muri.read(path)
+        trace = replay.read(path)
         if sys.stderr.isatty():
             print(f"{trace.name}: {number} of {len(paths)}", file=sys.stderr)
         _measure_trace(found, trace, published)
@@ -58,21 +58,21 @@ def measure(options: report.Options) -> report.Report:
 def _paths(options: report.Options) -> list[Path]:
     if options.extra.trace:
         return [Path(each) for each in options.extra.trace]
-    folder = muri.root()
+    folder = replay.root()
     if not folder.is_dir():
         raise BadInput(MISSING.format(folder=folder))
     return [folder / f"{name}.csv.gz" for name in (QUICK if options.quick else TRACES)]
 
 
-def _published() -> dict[tuple[str, str], muri.Published]:
-    path = muri.root() / muri.PUBLISHED
-    return muri.read_published(path) if path.exists() else {}
+def _published() -> dict[tuple[str, str], replay.Published]:
+    path = replay.root() / replay.PUBLISHED
+    return replay.read_published(path) if path.exists() else {}
 
 
 def _measure_trace(
-    found: report.Report, trace: muri.Trace, published: dict[tuple[str, str], muri.Published]
+    found: report.Report, trace: replay.Trace, published: dict[tuple[str, str], replay.Published]
 ) -> None:
-    replayed = {name: muri.replay(trace, make(trace)) for name, make in THEIRS.items()}
+    replayed = {name: replay.replay(trace, make(trace)) for name, make in THEIRS.items()}
     told = _told(trace.name, published, replayed["SRSF"])
     reference = told["SRSF"].mean if "SRSF" in told else replayed["SRSF"].mean
     for policy, results in told.items():
@@ -80,13 +80,13 @@ def _measure_trace(
     for policy, again in replayed.items():
         found.rows.append(_row(trace.name, f"{policy} (replayed)", again, reference))
     for policy, make in OURS.items():
-        ours = muri.replay(trace, make(trace))
+        ours = replay.replay(trace, make(trace))
         found.rows.append(_row(trace.name, policy, ours, reference))
 
 
 def _told(
-    name: str, published: dict[tuple[str, str], muri.Published], srsf: muri.Result
-) -> dict[str, muri.Published]:
+    name: str, published: dict[tuple[str, str], replay.Published], srsf: replay.Result
+) -> dict[str, replay.Published]:
     """What was published of a trace; nothing if this one only has the same name."""
     told = {policy: results for (trace, policy), results in published.items() if trace == name}
     if "SRSF" not in told or abs(told["SRSF"].mean / srsf.mean - 1) > SAME:
@@ -95,9 +95,9 @@ def _told(
 
 
 def _row(
-    trace: str, policy: str, results: muri.Published | muri.Result, reference: float
+    trace: str, policy: str, results: replay.Published | replay.Result, reference: float
 ) -> report.Row:
-    counted = isinstance(results, muri.Result)
+    counted = isinstance(results, replay.Result)
     return {
         "trace": trace,
         "policy": policy,

@@ -1,5 +1,5 @@
-"""A real control plane with many nodes, for benchmarks: what is in it, who runs beside it, and when
-pods were bound or created. Nodes are plain objects; nobody starts anything."""
+"""A real control plane with many nodes, for benchmarks: its objects, the schedulers beside it, and
+when pods were bound or created. Nodes are plain objects; no kubelet starts anything."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import re
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,11 @@ import msgspec
 
 from bench import processes, report
 from tests.harness.control_plane import ControlPlane
+from tests.harness.parts import scrape, token_of
 from tests.harness.plugin import CRDS
 from tests.harness.processes import Process, free_ports
-from tests.harness.rest import eventually
-from windlass.install import applying, policies
+from tests.harness.waiting import until
+from windlass.install import apply, policies
 from windlass.store import connect
 from windlass.store.kubernetes.client import KubernetesStore
 
@@ -52,8 +51,8 @@ class Plane:
         await self.make("/api/v1/namespaces", [{"metadata": {"name": "windlass-system"}}])
         # What the CRDs leave to policies, and what makes writes of Runs cheaper.
         for each in (*policies.changes(), *policies.unaccounted()):
-            await self.make(applying.path_of(each).rpartition("/")[0], [each])
-        eventually("the policies are in force", self._is_unaccounted)
+            await self.make(apply.path_of(each).rpartition("/")[0], [each])
+        until(self._is_unaccounted, "the policies are in force")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -109,10 +108,11 @@ class Plane:
 
     def start(self, name: str) -> Process:
         """`scheduler` or `controllers`: one of our processes."""
-        (port,) = free_ports(1)
+        port, metrics = free_ports(2)
         command: list[str | Path] = [
             sys.executable, "-m", "windlass.control", name,
-            "--kubeconfig", self.plane.kubeconfig, "--listen", f"127.0.0.1:{port}",
+            "--kubeconfig", self.plane.kubeconfig,
+            "--listen", f"127.0.0.1:{port}", "--metrics-listen", f"127.0.0.1:{metrics}",
         ]  # fmt: skip
         process = Process(name, command, self.plane.directory / f"{name}-{port}.log")
         process.start()
@@ -190,11 +190,9 @@ class Tally:
 
 def scheduler_decisions(scheduler: Process) -> tuple[float, float]:
     """Seconds and number of its decisions so far."""
-    try:
-        with urllib.request.urlopen(f"http://{scheduler.command[-1]}/metrics") as answer:
-            text = answer.read().decode()
-    except urllib.error.URLError:
-        return 0.0, 0.0  # it does not answer yet
+    words = list(scheduler.command)
+    token = token_of(Path(words[words.index("--kubeconfig") + 1]))
+    text = scrape(f"http://{words[-1]}/metrics", token)  # no figure in it: it does not answer yet
     total, count = _SUM.search(text), _COUNT.search(text)
     return (float(total[1]) if total else 0.0), (float(count[1]) if count else 0.0)
 

@@ -23,10 +23,13 @@ import sqlalchemy as sa
 
 from bench import report
 from tests.harness import postgres
-from windlass.kinds import meta, pricelist, times
-from windlass.ledger import accounting, reports, schema, verifying
-from windlass.ledger.book import Book
-from windlass.ledger.facts import DAY, MACHINE, Device, Hold, Member, Party
+from windlass.kinds.types import meta, pricelist
+from windlass.kinds.values import times
+from windlass.ledger.accounting import reconciliation, rollups
+from windlass.ledger.db import schema
+from windlass.ledger.db.repository import LedgerRepository
+from windlass.ledger.model import DAY, MACHINE, Device, Hold, Member, Party
+from windlass.ledger.reports import usage
 
 START = 1_790_812_800
 """2026-10-01T00:00:00Z"""
@@ -78,21 +81,21 @@ def _server() -> Iterator[postgres.Postgres]:
 def _measured(
     found: report.Report, database: str, urls: tuple[str, str], runs: int, nodes: int
 ) -> None:
-    book = Book.open(urls[0])
-    _prepare(book, nodes)
-    intervals, written = _write(book, list(_batches(runs, nodes)))
+    repository = LedgerRepository.open(urls[0])
+    _prepare(repository, nodes)
+    intervals, written = _write(repository, list(_batches(runs, nodes)))
     costs = {"write": written}
-    costs["write, by hand"] = _insert_by_hand(book, Book.open(urls[1]))
-    costs["add up 31 days"] = _timed(lambda: accounting.settle(book, END + DAY, most_days=40))
-    with book.engine.connect() as connection:
+    costs["write, by hand"] = _insert_by_hand(repository, LedgerRepository.open(urls[1]))
+    costs["add up 31 days"] = _timed(lambda: rollups.settle(repository, END + DAY, most_days=40))
+    with repository.engine.connect() as connection:
         size = _size(connection)
     hand = _BY_HAND.format(
         least="MIN" if database == "sqlite" else "LEAST",
         most="MAX" if database == "sqlite" else "GREATEST", start=START, end=END,
     )  # fmt: skip
-    costs |= _asked(book, hand)
-    verdict = verifying.verify(book, START, END)
-    book.close()
+    costs |= _asked(repository, hand)
+    verdict = reconciliation.verify(repository, START, END)
+    repository.close()
     if not verdict.holds:
         found.broken.append(f"{database}: off by {verdict.difference} nano-units")
     for name, (wall, cpu) in costs.items():
@@ -114,22 +117,22 @@ def _measured(
     }
 
 
-def _write(book: Book, batches: list[dict[str, list[Hold]]]) -> tuple[int, Cost]:
+def _write(repository: LedgerRepository, batches: list[dict[str, list[Hold]]]) -> tuple[int, Cost]:
     count = sum(len(holds) for batch in batches for holds in batch.values())
-    return count, _timed(lambda: [book.write(batch, END) for batch in batches])
+    return count, _timed(lambda: [repository.write(batch, END) for batch in batches])
 
 
-def _asked(book: Book, hand: str) -> dict[str, Cost]:
+def _asked(repository: LedgerRepository, hand: str) -> dict[str, Cost]:
     """The month, in several ways."""
     by_hand = sa.text(hand)
 
     def ask_by_hand() -> None:
-        with book.engine.connect() as connection:
+        with repository.engine.connect() as connection:
             connection.execute(by_hand).all()
 
     def ask(*by: str, **more: Any) -> Cost:
-        question = _question(by, **more)
-        return _median(lambda: reports.usage(book, question))
+        query = _usage_query(by, **more)
+        return _median(lambda: usage.usage(repository, query))
 
     return {
         "month by team and device": ask("team", "device"),
@@ -140,7 +143,7 @@ def _asked(book: Book, hand: str) -> dict[str, Cost]:
     }
 
 
-def _prepare(book: Book, nodes: int) -> None:
+def _prepare(repository: LedgerRepository, nodes: int) -> None:
     entries = [
         pricelist.Price(device="gpu", rented=pricelist.Rented(per_hour="2.50")),
         pricelist.Price(device="machine", rented=pricelist.Rented(per_hour="0.40")),
@@ -148,9 +151,9 @@ def _prepare(book: Book, nodes: int) -> None:
     at = times.seconds(times.from_unix(START - DAY))
     named = meta.ObjectMeta(name="p", uid="p", creation_timestamp=at)
     spec = pricelist.PriceListSpec(effective_from=at, entries=entries)
-    book.list_prices([pricelist.PriceList(metadata=named, spec=spec)], START - DAY)
+    repository.list_prices([pricelist.PriceList(metadata=named, spec=spec)], START - DAY)
     there = [each for number in range(nodes) for each in _devices(number)]
-    book.observe(there, START, {})
+    repository.observe(there, START, {})
 
 
 def _devices(node: int) -> list[Device]:
@@ -188,12 +191,12 @@ def _batches(runs: int, nodes: int) -> Iterator[dict[str, list[Hold]]]:
         yield batch
 
 
-def _question(by: tuple[str, ...], **more: Any) -> reports.Question:
+def _usage_query(by: tuple[str, ...], **more: Any) -> usage.UsageQuery:
     everything = not more.get("run")
-    return reports.Question(START, END, END + DAY, by=by, everything=everything, **more)
+    return usage.UsageQuery(START, END, END + DAY, by=by, everything=everything, **more)
 
 
-def _insert_by_hand(source: Book, target: Book) -> Cost:
+def _insert_by_hand(source: LedgerRepository, target: LedgerRepository) -> Cost:
     """The same rows into the same tables with the same durability, and nothing thought about."""
     wall = cpu = 0.0
     for table in (schema.party, schema.device, schema.interval):

@@ -109,7 +109,7 @@ class Load:
         return str(listed["metadata"]["resourceVersion"])
 
     async def watch(self, version: str) -> aiohttp.ClientResponse:
-        """An open watch; whoever does not read from it is a stuck watcher."""
+        """An open watch; a client that does not read from it is a stuck watcher."""
         return await self._session.get(
             f"{self._door.url}{COLLECTION}?watch=1&resourceVersion={version}",
             headers=self._door.headers,
@@ -118,7 +118,7 @@ class Load:
 
 
 async def marks(response: aiohttp.ClientResponse, count: int) -> list[str]:
-    """The marks of the next changes that a watch tells."""
+    """The marks of the next changes that a watch delivers."""
     found: list[str] = []
     async for line in response.content:
         event = json.loads(line)
@@ -161,7 +161,8 @@ async def _measure(options: report.Options, state: Path) -> report.Report:
 async def _changes_seen(
     load: Load, changes: int, objects: int, watchers: int, stuck: int
 ) -> list[report.Row]:
-    """Writes while watchers follow; how long the writes took and when all had been told."""
+    """Writes while watchers follow; returns how long the writes took and when all watchers had
+    them."""
     version = await load.version()
     silent = [await load.watch(version) for _ in range(stuck)]
     following = [await load.watch(version) for _ in range(watchers)]

@@ -1,11 +1,11 @@
 """How much of a GPU cluster stays idle under each placement rule, by the published protocol.
 
 Pods of the openb trace arrive one by one on 1,213 nodes, none leaves, none is tried twice
-(`windlass.sim.openb`); what is measured is the unallocated part of all GPUs when the arrived demand
-is 100 and 130 % of them. `windlass` knows how often each shape is in the list, as the published
-policies do; `windlass-learned` starts from nothing and learns while pods arrive. FGD and BestFit
-are the published figures of the same list and seed. For other people's traces (--nodes, --pods,
---orders) there are none, and our own FGD, which equals the published one, runs beside.
+(`windlass.sim.inputs.openb`); what is measured is the unallocated part of all GPUs when the arrived
+demand is 100 and 130 % of them. `windlass` knows how often each shape is in the list, as the
+published policies do; `windlass-learned` starts from nothing and learns while pods arrive. FGD and
+BestFit are the published figures of the same list and seed. For other people's traces (--nodes,
+--pods, --orders) there are none, and our own FGD, which equals the published one, runs beside.
 
 `--policies windlass-decide` gives every pod to the deciding core as the platform does
 (`bench.packing_decide`). It finds what `windlass-learned` finds but for what docs/design/packing.md
@@ -28,8 +28,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from bench import packing_decide, packing_fgd, report
-from windlass.core import packing, packing_tables
-from windlass.sim import openb
+from windlass.core.packing import fragmentation_packer, potential
+from windlass.sim.inputs import openb
 
 POINTS = (100, 130)
 POLICIES = ("windlass", "windlass-learned")
@@ -62,7 +62,7 @@ class Experiment:
     trace: Trace
     seed: int
     policy: str
-    weights: packing_tables.Weights
+    weights: potential.Weights
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -101,9 +101,9 @@ def measure(options: report.Options) -> report.Report:
 
 def policy_named(
     name: str,
-    fleet: packing_tables.Fleet,
+    fleet: potential.Fleet,
     pods: openb.Pods,
-    weights: packing_tables.Weights | None = None,
+    weights: potential.Weights | None = None,
 ) -> openb.Chooser:
     """A policy at the beginning of a replay."""
     if name == "fgd":
@@ -111,16 +111,16 @@ def policy_named(
     if name == LIVE:
         return packing_decide.Deciding(fleet)
     if name == "windlass-learned":
-        return packing.LearningPacker(fleet, weights)
-    demand = packing_tables.Demand(pods.counts())
-    return packing.Packer(fleet, packing_tables.build(demand, fleet, weights))
+        return fragmentation_packer.LearningPacker(fleet, weights)
+    demand = potential.Demand(pods.counts())
+    return fragmentation_packer.Packer(fleet, potential.build(demand, fleet, weights))
 
 
-def weights_without(parts: Iterable[str]) -> packing_tables.Weights:
+def weights_without(parts: Iterable[str]) -> potential.Weights:
     """The rule less some parts. Without a band, gains differ if their table entries do."""
-    finest = 1.0 / packing_tables.UNIT
+    finest = 1.0 / potential.UNIT
     left_out = {part: finest if part == "band" else 0.0 for part in parts}
-    return dataclasses.replace(packing_tables.Weights(), **left_out)
+    return dataclasses.replace(potential.Weights(), **left_out)
 
 
 def published(
@@ -184,7 +184,7 @@ def _experiments(
     traces: Iterable[Trace],
     seeds: Sequence[int] | None,
     policies: Sequence[str],
-    weights: packing_tables.Weights,
+    weights: potential.Weights,
 ) -> list[Experiment]:
     planned = []
     for trace in traces:

@@ -12,7 +12,7 @@ import collections
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core.packing_tables import WHOLE, Fleet, Floats, Ints, Shape
+from windlass.core.packing.potential import WHOLE, DemandShape, Fleet, Floats, Ints
 
 COVERED = 0.95
 """Part of all pods that the typical ones make up."""
@@ -25,7 +25,7 @@ _CATEGORIES = 6
 class Fgd:
     """One replay under FGD; nodes are in the order in which ties are broken."""
 
-    def __init__(self, fleet: Fleet, counts: dict[Shape, float]) -> None:
+    def __init__(self, fleet: Fleet, counts: dict[DemandShape, float]) -> None:
         self._typical = _Typical(counts, fleet.models)
         self.cpu = fleet.cpu.copy()
         self.memory = fleet.memory.copy()
@@ -35,9 +35,9 @@ class Fgd:
         self._before = self._typical.fragments(self.cpu, self.left, self._model)
         self._changed = np.zeros(len(self.cpu), dtype=np.int64)
         self._clock = 0
-        self._rows: dict[Shape, tuple[int, Ints, Ints]] = {}
+        self._rows: dict[DemandShape, tuple[int, Ints, Ints]] = {}
 
-    def choose(self, shape: Shape) -> tuple[int, list[int]] | None:
+    def choose(self, shape: DemandShape) -> tuple[int, list[int]] | None:
         seen, scores, device = self._rows.get(
             shape, (-1, np.full(len(self.cpu), -1), np.full(len(self.cpu), -1))
         )
@@ -55,7 +55,7 @@ class Fgd:
         free = np.flatnonzero(self.left[node] == WHOLE)
         return node, [int(which) for which in free[: shape.count]]
 
-    def place(self, shape: Shape, node: int, devices: list[int]) -> None:
+    def place(self, shape: DemandShape, node: int, devices: list[int]) -> None:
         self.cpu[node] -= shape.cpu
         self.memory[node] -= shape.memory
         self.left[node, devices] -= shape.milli
@@ -64,7 +64,7 @@ class Fgd:
         self._clock += 1
         self._changed[node] = self._clock
 
-    def _fits(self, shape: Shape, nodes: Ints) -> npt.NDArray[np.bool_]:
+    def _fits(self, shape: DemandShape, nodes: Ints) -> npt.NDArray[np.bool_]:
         fits = (self.cpu[nodes] >= shape.cpu) & (self.memory[nodes] >= shape.memory)
         if shape.count:
             fits &= (self.left[nodes] >= shape.milli).sum(axis=1) >= shape.count
@@ -73,7 +73,7 @@ class Fgd:
                 fits &= accepted[self._model[nodes]]
         return fits
 
-    def _score(self, shape: Shape, nodes: Ints) -> tuple[Ints, Ints]:
+    def _score(self, shape: DemandShape, nodes: Ints) -> tuple[Ints, Ints]:
         """Integer scores and, for shares, the first best device of each node."""
         if shape.shared:
             return self._score_share(shape, nodes)
@@ -84,7 +84,7 @@ class Fgd:
         after = self._typical.fragments(self.cpu[nodes] - shape.cpu, left, self._model[nodes])
         return _as_score(self._before[nodes] - after), np.full(len(nodes), -1)
 
-    def _score_share(self, shape: Shape, nodes: Ints) -> tuple[Ints, Ints]:
+    def _score_share(self, shape: DemandShape, nodes: Ints) -> tuple[Ints, Ints]:
         left = self.left[nodes]
         width = left.shape[1]
         # Devices with equally much left score equally, and the first of them wins.
@@ -109,7 +109,7 @@ def _as_score(gain: Floats) -> Ints:
 class _Typical:
     """The most frequent shapes, and what of a node is a fragment to them."""
 
-    def __init__(self, counts: dict[Shape, float], models: tuple[str, ...]) -> None:
+    def __init__(self, counts: dict[DemandShape, float], models: tuple[str, ...]) -> None:
         kinds: dict[tuple[int, int, int, str], float] = collections.defaultdict(float)
         for shape, count in counts.items():
             kinds[shape.cpu, shape.milli, shape.count, "|".join(shape.models)] += count

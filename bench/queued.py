@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from bench import report
-from windlass.kinds import kubernetes
-from windlass.kinds.meta import ObjectMeta
-from windlass.sdk import runs
+from windlass.kinds.types import core
+from windlass.kinds.types.meta import ObjectMeta
+from windlass.sdk import run_builder
 from windlass.store import connect
 
 FEW, MANY = 10, 10_000
@@ -31,7 +31,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Server:
-    """The API with its controllers; one node that nobody works on, so that all but one wait."""
+    """The API with its controllers; one node without an agent, so that all but one run wait."""
 
     def __init__(self, folder: Path, waiting: int) -> None:
         self.waiting = waiting
@@ -51,17 +51,19 @@ class Server:
     async def _fill(self) -> None:
         store = connect.open_store(str(self.folder / "kubeconfig"))
         amounts: dict[str, Any] = {"cpu": "1", "memory": "64Gi", "pods": "110"}
-        node = kubernetes.Node(metadata=ObjectMeta(name="n1"))
+        node = core.Node(metadata=ObjectMeta(name="n1"))
         made = await store.create(node)
         ready = [{"type": "Ready", "status": "True"}]
         status = {"allocatable": amounts, "capacity": amounts, "conditions": ready}
-        await store.patch(kubernetes.Node, "n1", patch={"status": status}, subresource="status")
+        await store.patch(core.Node, "n1", patch={"status": status}, subresource="status")
         del made
         gate = asyncio.Semaphore(16)
 
         async def submit(number: int) -> None:
             async with gate:
-                run = runs.build(["true"], name=f"w{number:05}", namespace="default", cpus="1")
+                run = run_builder.build(
+                    ["true"], name=f"w{number:05}", namespace="default", cpus="1"
+                )
                 await store.create(run)
 
         try:
@@ -75,7 +77,7 @@ class Server:
         return (int(fields[11]) + int(fields[12])) / TICK
 
     def settle(self) -> None:
-        """Until it is idle: what it still tells the runs must not be counted."""
+        """Waits until the server is idle: pending status updates must not be counted."""
         deadline = time.monotonic() + 900
         while time.monotonic() < deadline:
             before = self.cpu()

@@ -42,7 +42,7 @@ class Report:
     notes: list[str] = dataclasses.field(default_factory=list)
     """For people: what was left out and why."""
     broken: list[str] = dataclasses.field(default_factory=list)
-    """What must hold and did not: said on stderr, and the exit code is 1."""
+    """Requirements that did not hold: printed on stderr, and the exit code is 1."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

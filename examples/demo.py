@@ -100,7 +100,7 @@ What to try next, with an engine that stays:
   windlass up --detach                        start it; state lives in ~/.windlass
   windlass run -w 2 --workdir . -- python train.py    your own job, with its exit code
   windlass init; windlass run -f run.yaml     the same as a file, with comments
-  kubectl --context windlass get runs         any Kubernetes client works
+  kubectl --kubeconfig ~/.windlass/kubeconfig get runs   any Kubernetes client works
   windlass doctor                             what this machine can and cannot do
   windlass --help                             everything else
 """

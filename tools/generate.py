@@ -14,13 +14,15 @@ from pathlib import Path
 import yaml
 
 from tools import reference
-from windlass.install import options, render
-from windlass.kinds import registry, schema
+from windlass.install import dashboard, monitoring, options, render
+from windlass.kinds import registry, schema_export
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("deploy", "deploy/crds", "docs/schemas", "docs/reference")
+FOLDERS = ("deploy", "deploy/crds", "deploy/monitoring", "docs/schemas", "docs/reference")
 
-
+_MONITORED = """\
+# What `windlass install --monitoring monitoring/prometheus-k8s` applies in addition.
+"""
 _INSTALLED = """\
 # What `windlass install` applies besides crds/, to be read and reviewed. To have it applied by
 # others, print it with its certificates: windlass install --dry-run -o yaml
@@ -48,8 +50,8 @@ def generated() -> dict[str, str]:
     files: dict[str, str] = {}
     for kind in registry.OWN:
         resource = kind.resource
-        crd = yaml.dump(schema.crd(kind), Dumper=_Plain, sort_keys=False, width=100)
-        editor = json.dumps({"$comment": reference.MARK} | schema.editor(kind), indent=2)
+        crd = yaml.dump(schema_export.crd(kind), Dumper=_Plain, sort_keys=False, width=100)
+        editor = json.dumps({"$comment": reference.MARK} | schema_export.editor(kind), indent=2)
         files[f"deploy/crds/{resource.key}.yaml"] = f"# {reference.MARK}\n{crd}"
         files[f"docs/schemas/{resource.singular}.json"] = editor + "\n"
         files[f"docs/reference/{resource.singular}.md"] = reference.kind_page(kind)
@@ -57,6 +59,11 @@ def generated() -> dict[str, str]:
     parts = render.parts(options.Options(), render.UNMADE)
     others = [obj for part in parts if part.name != "kinds" for obj in part.objects]
     files["deploy/windlass.yaml"] = f"# {reference.MARK}\n{_INSTALLED}{render.as_yaml(others)}"
+    watched = options.Options(monitoring="monitoring/prometheus-k8s")
+    shown = render.as_yaml(list(monitoring.objects(watched)))
+    files["deploy/monitoring/windlass.yaml"] = f"# {reference.MARK}\n{_MONITORED}{shown}"
+    board = {"__comment": reference.MARK} | dashboard.queues_and_components()
+    files["deploy/monitoring/dashboard.json"] = json.dumps(board, indent=2) + "\n"
     return files
 
 

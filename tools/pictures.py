@@ -1,4 +1,4 @@
-"""Prints the output that docs/scheduling.md shows: `python -m tools.pictures`.
+"""Prints the output that docs/reference/scheduling.md shows: `python -m tools.pictures`.
 
 It comes from the very function that decides; `tests/unit/core/test_pictures.py` holds the page to
 it.
@@ -10,25 +10,27 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from windlass.core import cycle, explain, state
-from windlass.core.facts import (
+from windlass.core.cycle import cycle
+from windlass.core.explain import explain
+from windlass.core.model.types import (
+    ClusterFacts,
     Constraint,
     Decision,
     Device,
     DeviceRequest,
-    Facts,
     Grant,
     Node,
+    PodAssignment,
     Preference,
     Profile,
     Queue,
     Requirement,
     Role,
     Running,
-    Seat,
     Topology,
-    Unit,
+    Workload,
 )
+from windlass.core.snapshot.snapshot import build
 
 PARTITIONED = Device(
     "g0", "gpu", "a100", memory=40_960, forms=frozenset(("partition",)), slices=8,
@@ -57,26 +59,26 @@ def node(name: str, gpus: int = 8, path: tuple[str, ...] = (), **more: Any) -> N
     return Node(name, {"cpu": 64_000}, devices, path=path, **more)
 
 
-def unit(key: str, members: int = 1, gpus: int = 8, **more: Any) -> Unit:
+def workload(key: str, members: int = 1, gpus: int = 8, **more: Any) -> Workload:
     request = more.pop("request", DeviceRequest("gpu", gpus) if gpus else None)
     terms = {name: more.pop(name) for name in ("prefers", "constraint", "bundle") if name in more}
     requests = more.pop("requests", (request,) if request else ())
     most = more.pop("most", members)
     role = Role("worker", members, most, {"cpu": 1000}, requests, **terms)
-    return Unit(key, more.pop("queue", "team"), (role,), more.pop("at", 0.0), **more)
+    return Workload(key, more.pop("queue", "team"), (role,), more.pop("at", 0.0), **more)
 
 
-def held(what: Unit, *seats: tuple[str, range], end: float | None = None) -> Running:
+def held(what: Workload, *pods: tuple[str, range], end: float | None = None) -> Running:
     places = tuple(
-        Seat("worker", number, name, tuple(Grant(f"g{i}") for i in devices))
-        for number, (name, devices) in enumerate(seats)
+        PodAssignment("worker", number, name, tuple(Grant(f"g{i}") for i in devices))
+        for number, (name, devices) in enumerate(pods)
     )
     return Running(what, places, NOW - 600, None if end is None else NOW + end)
 
 
-def facts(*nodes: Node, queues: tuple[Queue, ...] = (Queue("team"),), **more: Any) -> Facts:
+def facts(*nodes: Node, queues: tuple[Queue, ...] = (Queue("team"),), **more: Any) -> ClusterFacts:
     levels = RACKS if any(each.path for each in nodes) else ()
-    return Facts(nodes, queues, levels=levels, **more)
+    return ClusterFacts(nodes, queues, levels=levels, **more)
 
 
 EIGHT = range(8)
@@ -96,61 +98,64 @@ def pcie() -> Node:
     return Node("n0", {"cpu": 64_000}, tuple(devices))
 
 
-def in_line(order: Any) -> Facts:
+def in_line(order: Any) -> ClusterFacts:
     return facts(
         node("n0"),
         queues=(Queue("team", order=order, reserve=0),),
         waiting=(
-            unit("old-long", at=1.0, expected=2 * HOUR),
-            unit("mid", at=2.0, expected=600.0),
-            unit("new", at=3.0, expected=HOUR),
+            workload("old-long", at=1.0, expected=2 * HOUR),
+            workload("mid", at=2.0, expected=600.0),
+            workload("new", at=3.0, expected=HOUR),
         ),
     )
 
 
-def rooms(*, slow: bool = False) -> Facts:
+def rooms(*, slow: bool = False) -> ClusterFacts:
     small = (
-        unit("slow", at=2.0, expected=2 * HOUR) if slow else unit("short", at=2.0, expected=1800.0)
+        workload("slow", at=2.0, expected=2 * HOUR)
+        if slow
+        else workload("short", at=2.0, expected=1800.0)
     )
     return facts(
         *TWO,
-        running=(held(unit("long"), ("n0", EIGHT), end=HOUR),),
-        waiting=(unit("big", 2, at=1.0, expected=HOUR), small),
+        running=(held(workload("long"), ("n0", EIGHT), end=HOUR),),
+        waiting=(workload("big", 2, at=1.0, expected=HOUR), small),
     )
 
 
-def lent(waits: Unit) -> Facts:
+def lent(waits: Workload) -> ClusterFacts:
     red = Queue("red", guarantee={"gpu": 8000}, lend={"gpu": 4000})
     return facts(*TWO, queues=(red, Queue("blue")), waiting=(waits,))
 
 
-CASES: dict[str, Facts] = {
-    "gang": facts(*TWO, waiting=(unit("a", 2), unit("b", 2, at=1.0)), queues=(
+CASES: dict[str, ClusterFacts] = {
+    "gang": facts(*TWO, waiting=(workload("a", 2), workload("b", 2, at=1.0)), queues=(
         Queue("team", reserve=0),)),
     "topology": facts(
         *BLOCK,
-        running=(held(unit("x"), ("n0", EIGHT)),),
+        running=(held(workload("x"), ("n0", EIGHT)),),
         waiting=(
-            unit("rack-job", 2, topology=Topology("rack", required=True)),
-            unit("wide", 3, at=1.0, topology=Topology("rack", required=True)),
+            workload("rack-job", 2, topology=Topology("rack", required=True)),
+            workload("wide", 3, at=1.0, topology=Topology("rack", required=True)),
         ),
     ),
     "binpack": facts(
-        *TWO, running=(held(unit("x", gpus=4), ("n0", range(4))),), waiting=(unit("two", 2, 2),)
+        *TWO, running=(held(workload("x", gpus=4), ("n0", range(4))),), waiting=(workload("two", 2,
+        2),)
     ),
     "spread": facts(
-        *TWO, running=(held(unit("x", gpus=4), ("n0", range(4))),),
-        waiting=(unit("two", 2, 2, pack="spread"),),
+        *TWO, running=(held(workload("x", gpus=4), ("n0", range(4))),),
+        waiting=(workload("two", 2, 2, pack="spread"),),
     ),
     "bundle": facts(
         pcie(),
-        waiting=(unit("pair", bundle="pcie", requests=(
+        waiting=(workload("pair", bundle="pcie", requests=(
             DeviceRequest("gpu", 2), DeviceRequest("rdma"))),),
     ),
     "partitions": facts(
         Node("n0", {"cpu": 64_000}, (PARTITIONED,)),
         waiting=tuple(
-            unit(key, request=DeviceRequest("gpu", profile=profile), at=float(number))
+            workload(key, request=DeviceRequest("gpu", profile=profile), at=float(number))
             for number, (key, profile) in enumerate((("a", "1g"), ("b", "3g"), ("c", "1g")))
         ),
     ),
@@ -158,7 +163,7 @@ CASES: dict[str, Facts] = {
         node("n0", 2),
         queues=(Queue("team", reserve=0),),
         waiting=tuple(
-            unit(f"s{i}", request=share(part), at=float(i))
+            workload(f"s{i}", request=share(part), at=float(i))
             for i, part in enumerate((60, 30, 40, 70))
         ),
     ),
@@ -166,25 +171,24 @@ CASES: dict[str, Facts] = {
         *TWO,
         queues=(Queue("red", guarantee={"gpu": 8000}), Queue("blue", guarantee={"gpu": 8000})),
         running=(
-            held(unit("b1", queue="blue"), ("n0", EIGHT)),
-            held(unit("b2", queue="blue", at=1.0), ("n1", EIGHT)),
+            held(workload("b1", queue="blue"), ("n0", EIGHT)),
+            held(workload("b2", queue="blue", at=1.0), ("n1", EIGHT)),
         ),
-        waiting=(unit("r", queue="red"),),
+        waiting=(workload("r", queue="red"),),
     ),
     "whole gang": facts(
-        *TWO,
-        queues=(Queue("red", guarantee={"gpu": 8000}), Queue("blue", guarantee={"gpu": 8000})),
-        running=(held(unit("gang", 2, queue="blue", preemptions=1), ("n0", EIGHT), ("n1", EIGHT)),),
-        waiting=(unit("r", gpus=1, queue="red"),),
+        *TWO, queues=(Queue("red", guarantee={"gpu": 8000}), Queue("blue", guarantee={"gpu":
+        8000})), running=(held(workload("gang", 2, queue="blue", preemptions=1), ("n0", EIGHT),
+        ("n1", EIGHT)),), waiting=(workload("r", gpus=1, queue="red"),),
     ),
     "limit": facts(
-        *TWO, queues=(Queue("team", limit={"gpu": 2000}),), waiting=(unit("four", gpus=4),)
+        *TWO, queues=(Queue("team", limit={"gpu": 2000}),), waiting=(workload("four", gpus=4),)
     ),
-    "lend": lent(unit("twelve", 3, 4, queue="blue")),
-    "lend more": lent(unit("sixteen", 4, 4, queue="blue")),
+    "lend": lent(workload("twelve", 3, 4, queue="blue")),
+    "lend more": lent(workload("sixteen", 4, 4, queue="blue")),
     "firm": facts(
         *TWO, queues=(Queue("red", guarantee={"gpu": 8000}), Queue("blue")),
-        waiting=(unit("firm", 2, queue="blue", preemptible=False),),
+        waiting=(workload("firm", 2, queue="blue", preemptible=False),),
     ),
     "fifo": in_line("fifo"),
     "lifo": in_line("lifo"),
@@ -192,75 +196,75 @@ CASES: dict[str, Facts] = {
     "strict": facts(
         node("a", model="a100"), node("h", model="h100"),
         queues=(Queue("team", strict=True, reserve=0),),
-        running=(held(unit("x", request=H100), ("h", EIGHT)),),
+        running=(held(workload("x", request=H100), ("h", EIGHT)),),
         waiting=(
-            unit("head", request=H100, at=1.0),
-            unit("small", request=DeviceRequest("gpu", 1, models=("h100",)), at=2.0),
-            unit("other", request=DeviceRequest("gpu", 8, models=("a100",)), at=3.0),
+            workload("head", request=H100, at=1.0),
+            workload("small", request=DeviceRequest("gpu", 1, models=("h100",)), at=2.0),
+            workload("other", request=DeviceRequest("gpu", 8, models=("a100",)), at=3.0),
         ),
     ),
     "preemption": facts(
         node("n0"),
-        running=(held(unit("low", priority=10), ("n0", EIGHT)),),
-        waiting=(unit("high", priority=90),),
+        running=(held(workload("low", priority=10), ("n0", EIGHT)),),
+        waiting=(workload("high", priority=90),),
     ),
     "backfill": rooms(),
     "held back": rooms(slow=True),
-    "grow": facts(node("n0", 6), waiting=(unit("elastic", 2, 2, most=3),)),
+    "grow": facts(node("n0", 6), waiting=(workload("elastic", 2, 2, most=3),)),
     "shrink": facts(
         node("n0"),
         running=(
-            held(unit("elastic", 2, 2, most=4, priority=10),
+            held(workload("elastic", 2, 2, most=4, priority=10),
                  *(("n0", range(2 * i, 2 * i + 2)) for i in range(4))),
         ),
-        waiting=(unit("high", 2, 2, priority=90),),
+        waiting=(workload("high", 2, 2, priority=90),),
     ),
     "move": facts(
         *TWO,
         running=(
-            held(unit("left", gpus=4, movable=True), ("n0", range(4))),
-            held(unit("right", gpus=4), ("n1", range(4))),
+            held(workload("left", gpus=4, movable=True), ("n0", range(4))),
+            held(workload("right", gpus=4), ("n1", range(4))),
         ),
-        waiting=(unit("whole"),),
+        waiting=(workload("whole"),),
     ),
     "no move": facts(
         *TWO,
         running=(
-            held(unit("left", gpus=4), ("n0", range(4))),
-            held(unit("right", gpus=4, preemptible=False), ("n1", range(4))),
+            held(workload("left", gpus=4), ("n0", range(4))),
+            held(workload("right", gpus=4, preemptible=False), ("n1", range(4))),
         ),
-        waiting=(unit("whole"),),
+        waiting=(workload("whole"),),
     ),
     "repair": facts(
         *TWO,
         running=(
-            held(unit("gang", 2), ("n0", EIGHT)),
-            held(unit("low", priority=10), ("n1", EIGHT)),
+            held(workload("gang", 2), ("n0", EIGHT)),
+            held(workload("low", priority=10), ("n1", EIGHT)),
         ),
     ),
     "preferred": facts(
         node("n0", labels={"disk": "hdd"}), node("n1", labels={"disk": "ssd"}),
-        running=(held(unit("x", gpus=4), ("n0", range(4))),),
-        waiting=(unit("two", 2, 2), unit("near-data", gpus=2, prefers=SSD, at=1.0)),
+        running=(held(workload("x", gpus=4), ("n0", range(4))),),
+        waiting=(workload("two", 2, 2), workload("near-data", gpus=2, prefers=SSD, at=1.0)),
     ),
     "price": facts(
-        node("n0", price=2_000_000), node("n1", price=1_000_000), waiting=(unit("one", gpus=1),)
+        node("n0", price=2_000_000), node("n1", price=1_000_000), waiting=(workload("one", gpus=1),)
     ),
     "capability": facts(
         node("n0", capabilities=frozenset(("shares",))),
-        waiting=(unit("cut", constraint=Constraint(capabilities=frozenset(("partitions",)))),),
+        waiting=(workload("cut", constraint=Constraint(capabilities=frozenset(("partitions",)))),),
     ),
     "wanted": facts(
         node("n0"), node("cloud-a", ready_in=300.0, price=9_000_000),
         node("cloud-b", ready_in=300.0, price=8_000_000),
         queues=(Queue("team", reserve=0),),
-        running=(held(unit("x"), ("n0", EIGHT)),), waiting=(unit("big"),),
+        running=(held(workload("x"), ("n0", EIGHT)),), waiting=(workload("big"),),
     ),
     "impossible": facts(
         *BLOCK,
         waiting=(
-            unit("nine", gpus=9), unit("five", 5, at=1.0),
-            unit("rack3", 3, at=2.0, topology=Topology("rack", required=True)),
+            workload("nine", gpus=9), workload("five", 5, at=1.0),
+            workload("rack3", 3, at=2.0, topology=Topology("rack", required=True)),
         ),
     ),
 }  # fmt: skip
@@ -276,25 +280,25 @@ EXPLAINED = {
 def lines(decision: Decision) -> Iterator[str]:
     """One line for everything that was decided."""
     for placement in decision.placements:
-        yield f"start {placement.unit} {_seats(placement.seats)}"
+        yield f"start {placement.workload} {_pods(placement.pods)}"
     for eviction in decision.evictions:
-        count = len(eviction.seats)
-        yield f"stop  {eviction.unit} {count} members for {eviction.gainer} - {eviction.reason}"
+        count, preemptor = len(eviction.pods), eviction.preemptor
+        yield f"stop  {eviction.workload} {count} pods for {preemptor} - {eviction.reason}"
     for nomination in decision.nominations:
-        yield f"hold  {nomination.unit} {sorted({seat.node for seat in nomination.seats})}"
+        yield f"hold  {nomination.workload} {sorted({pod.node for pod in nomination.pods})}"
     for promise in decision.reservations:
-        places = sorted({seat.node for seat in promise.seats})
-        yield f"promise {promise.unit} at +{promise.start - NOW:.0f}s {places}"
+        places = sorted({pod.node for pod in promise.pods})
+        yield f"promise {promise.workload} at +{promise.start - NOW:.0f}s {places}"
     for verdict in decision.verdicts:
-        yield f"wait  {verdict.unit} {verdict.reason}: {verdict.message}"
+        yield f"wait  {verdict.workload} {verdict.reason}: {verdict.message}"
     for wanted in decision.wanted:
-        yield f"wanted {wanted.node} {wanted.units}"
+        yield f"wanted {wanted.node} {wanted.workloads}"
 
 
-def _seats(seats: tuple[Seat, ...]) -> str:
+def _pods(pods: tuple[PodAssignment, ...]) -> str:
     places: dict[str, list[str]] = {}
-    for seat in seats:
-        places.setdefault(seat.node, []).append(",".join(map(_part, seat.grants)))
+    for pod in pods:
+        places.setdefault(pod.node, []).append(",".join(map(_part, pod.grants)))
     return " ".join(f"{name}[{' '.join(each)}]" for name, each in places.items())
 
 
@@ -309,7 +313,7 @@ def _part(grant: Grant) -> str:
 def all_lines() -> Iterator[tuple[str, str]]:
     """(case, line) for everything that the page may show."""
     for name, case in CASES.items():
-        snapshot = state.build(dataclasses.replace(case))
+        snapshot = build(dataclasses.replace(case))
         for line in lines(cycle.decide(snapshot, NOW)):
             yield name, line
         for key in EXPLAINED.get(name, ()):

@@ -1,7 +1,7 @@
 """Policies for the replay of Muri's traces: the published ones that we can check, and our own.
 
-`Attained` knows no durations: it ranks with what `core.predict` learned and keeps whoever runs on
-the nodes where it runs. `ShortestNonpreemptive`, `Shortest` and `Tiresias` are told what they may
+`Attained` knows no durations: it ranks with what `core.prediction.predictor` learned and keeps
+running jobs on their nodes. `ShortestNonpreemptive`, `Shortest` and `Tiresias` get what they may
 know when they are made. Placement is the protocol's; the ranking is the product's.
 """
 
@@ -11,14 +11,16 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from windlass.core import looks, order, predict
-from windlass.core.facts import DeviceRequest, Role, Unit
-from windlass.sim.muri import GPUS, NODES, Places, Trace, View, first_fit, place_afresh, take
+from bench.muri.replay import GPUS, NODES, Places, Trace, View, first_fit, place_afresh, take
+from windlass.core.model.types import DeviceRequest, Role, Workload
+from windlass.core.prediction import aging, predictor
+from windlass.core.queueing import queue_order
 
 TIRESIAS_LIMITS = (3250.0, 7200.0)
 """GPU-seconds after which Tiresias moves a job to its next queue."""
 LOOKS_AHEAD = 4
-"""Looks at a running job that are judged in advance; what others do changes ranks meanwhile."""
+"""Re-evaluations of a running job that are computed in advance; other jobs change ranks
+meanwhile."""
 
 
 class _Quiet:
@@ -33,7 +35,7 @@ class _Quiet:
 
 
 class Shortest(_Quiet):
-    """SRTF and, by GPU-time, SRSF: knows all durations, moves everybody at every event."""
+    """SRTF and, by GPU-time, SRSF: knows all durations, moves all jobs at every event."""
 
     def __init__(self, trace: Trace, by_gpu_time: bool) -> None:
         self._seconds = [job.seconds for job in trace.jobs]
@@ -89,7 +91,8 @@ class Tiresias(_Quiet):
         level = self._level[job]
         if level == len(TIRESIAS_LIMITS):
             return
-        # The tolerance: a look that comes a rounding error early must not be repeated for ever.
+        # The tolerance: a re-evaluation that comes a rounding error early must not be repeated for
+        # ever.
         if view.attained[job] * view.gpus[job] >= TIRESIAS_LIMITS[level] - 1e-6:
             self._queues[level].remove(job)
             self._queues[level + 1].append(job)
@@ -101,22 +104,23 @@ class Tiresias(_Quiet):
 
 
 class Attained(_Quiet):
-    """The order `attained`: knows nothing about durations, stops as few as it can, moves nobody."""
+    """The order `attained`: knows nothing about durations, stops as few jobs as it can, moves
+    none."""
 
-    def __init__(self, patience: predict.Patience = predict.EAGER) -> None:
+    def __init__(self, patience: predictor.Hysteresis = predictor.EAGER) -> None:
         self._patience = patience
-        self._history = predict.History()
-        self._units: dict[int, Unit] = {}
+        self._history = predictor.History()
+        self._workloads: dict[int, Workload] = {}
         self._known: dict[int, float] = {}
         """Those of which the history knows that they run, and since when."""
         self._look = math.inf
 
     def came(self, job: int, gpus: int, submitted: float) -> None:
-        self._units[job] = unit_of(job, gpus, submitted)
-        self._history.know(self._units[job])
+        self._workloads[job] = workload_of(job, gpus, submitted)
+        self._history.register(self._workloads[job])
 
     def ended(self, job: int, ran: float) -> None:
-        self._history.observe(self._units.pop(job), ran)
+        self._history.observe(self._workloads.pop(job), ran)
         self._known.pop(job, None)
 
     def look_again(self, view: View) -> float:  # noqa: ARG002
@@ -132,58 +136,61 @@ class Attained(_Quiet):
         return chosen
 
     def _next_look(
-        self, outlook: predict.Outlook, view: View, chosen: Mapping[int, Places]
+        self, outlook: predictor.Predictions, view: View, chosen: Mapping[int, Places]
     ) -> float:
-        """When somebody who runs may lose its place to the first of those who wait. Looks at which
-        nobody would are left out: in this protocol each costs all who run some seconds."""
+        """When a running job may lose its place to the first waiting one. Re-evaluations that
+        cannot change a place are left out: in this protocol each costs all running jobs some
+        seconds."""
         waiting = [job for job in view.alive if job not in chosen]
         if not waiting:
             return math.inf
-        best = min(outlook.index(self._units[job], view.attained[job]) for job in waiting)
+        best = min(outlook.index(self._workloads[job], view.attained[job]) for job in waiting)
         return min((self._may_lose(outlook, view, job, best) for job in chosen), default=math.inf)
 
-    def _may_lose(self, outlook: predict.Outlook, view: View, job: int, best: float) -> float:
-        unit = self._units[job]
-        age = had = unit.attained + view.now - view.started.get(job, view.now)
-        alone = unit.attained + self._patience.left_alone(unit.attained)
+    def _may_lose(self, outlook: predictor.Predictions, view: View, job: int, best: float) -> float:
+        workload = self._workloads[job]
+        age = had = workload.attained + view.now - view.started.get(job, view.now)
+        alone = workload.attained + self._patience.left_alone(workload.attained)
         for _ in range(LOOKS_AHEAD):
-            age = looks.next_age(max(age, alone - 2 * looks.EARLY))
-            if outlook.index(unit, age) > best * self._patience.hysteresis:
+            age = aging.next_age(max(age, alone - 2 * aging.EARLY))
+            if outlook.index(workload, age) > best * self._patience.factor:
                 break
         return view.now + age - had
 
-    def _key(self, outlook: predict.Outlook, view: View, job: int) -> tuple[float, bool]:
-        unit = self._units[job]
+    def _key(self, outlook: predictor.Predictions, view: View, job: int) -> tuple[float, bool]:
+        workload = self._workloads[job]
         if job not in view.running:
-            return outlook.index(unit, unit.attained), True
+            return outlook.index(workload, workload.attained), True
         ran = view.now - view.started[job]
-        index = outlook.index(unit, looks.age(unit.attained, ran))
-        return self._patience.defended(index, ran, unit.attained), False
+        index = outlook.index(workload, aging.age(workload.attained, ran))
+        return self._patience.defended(index, ran, workload.attained), False
 
     def _tell(self, view: View, chosen: Mapping[int, Places]) -> None:
-        """The history hears who starts and who stops."""
+        """The history records which jobs start and stop."""
         for job in self._known.keys() - chosen.keys():
-            unit = dataclasses.replace(self._units[job], attained=view.attained[job])
-            self._units[job] = unit
-            self._history.know(unit)
+            workload = dataclasses.replace(self._workloads[job], attained=view.attained[job])
+            self._workloads[job] = workload
+            self._history.register(workload)
             del self._known[job]
         for job in chosen:
             if job not in self._known:
-                self._history.know(self._units[job], started=view.now)
+                self._history.register(self._workloads[job], started=view.now)
                 self._known[job] = view.now
 
 
 class ShortestNonpreemptive(_Quiet):
-    """The order `shortest` with durations known: least GPU-time first, nobody is ever stopped, and
-    nobody may delay the first that does not fit."""
+    """The order `shortest` with durations known: least GPU-time first, no job is ever stopped, and
+    none may delay the first that does not fit."""
 
     def __init__(self, trace: Trace) -> None:
         self._seconds = [job.seconds for job in trace.jobs]
-        self._keys: dict[int, order.Key] = {}
+        self._keys: dict[int, queue_order.Key] = {}
 
     def came(self, job: int, gpus: int, submitted: float) -> None:
-        unit = dataclasses.replace(unit_of(job, gpus, submitted), expected=self._seconds[job])
-        self._keys[job] = order.shortest(unit, order.NOTHING_KNOWN)
+        workload = dataclasses.replace(
+            workload_of(job, gpus, submitted), expected=self._seconds[job]
+        )
+        self._keys[job] = queue_order.shortest(workload, queue_order.NOTHING_KNOWN)
 
     def choose(self, view: View) -> dict[int, Places]:
         chosen = dict(view.running)
@@ -207,14 +214,14 @@ class ShortestNonpreemptive(_Quiet):
         return chosen
 
 
-def unit_of(job: int, gpus: int, submitted: float) -> Unit:
+def workload_of(job: int, gpus: int, submitted: float) -> Workload:
     """The job as the core knows it."""
     worker = Role("worker", 1, 1, {}, (DeviceRequest("gpu", gpus),))
-    return Unit(str(job), "", (worker,), submitted)
+    return Workload(str(job), "", (worker,), submitted)
 
 
 class _Promise:
-    """When, and with how much room to spare, the first blocked job can start."""
+    """When, and with how much capacity to spare, the first blocked job can start."""
 
     def __init__(
         self,
@@ -247,8 +254,8 @@ class _Promise:
 
 
 class Keeping:
-    """Placement down a ranking in which whoever runs keeps its nodes; who ranks higher and finds
-    no room takes it from those below, where that costs the least."""
+    """Placement down a ranking in which running jobs keep their nodes; a higher-ranked job without
+    capacity takes it from lower-ranked ones, where that costs the least."""
 
     def __init__(self, view: View, ranked: Sequence[int]) -> None:
         self._ranked, self._gpus = ranked, view.gpus
@@ -256,10 +263,10 @@ class Keeping:
         self._chosen = dict(view.running)
         self._firm: set[int] = set()
         self._stopped: set[int] = set()
-        """Who was stopped just now: to start it elsewhere at once would be to move it."""
+        """Jobs that were stopped just now: starting one elsewhere at once would be a move."""
         self._free = [GPUS] * NODES
         self._not_firm = [GPUS] * NODES
-        """GPUs of each node that are free or could be taken from somebody."""
+        """GPUs of each node that are free or could be taken from lower-ranked jobs."""
         self._here: list[list[int]] = [[] for _ in range(NODES)]
         for job, places in self._chosen.items():
             self._enter(job, places)
@@ -308,7 +315,7 @@ class Keeping:
         return sum(self._gpus[loser] for loser in losers), -best, node
 
     def _losers(self, node: int, count: int) -> list[int]:
-        """Who must go from a node, lowest-ranked first, until so many GPUs are free on it."""
+        """The jobs to stop on a node, lowest-ranked first, until so many GPUs are free on it."""
         short, found = count - self._free[node], list[int]()
         takeable = (job for job in self._here[node] if job not in self._firm)
         for job in sorted(takeable, key=self._rank.__getitem__, reverse=True):

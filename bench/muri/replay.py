@@ -4,7 +4,7 @@ Reads job lists, plain or gzip, and the published results. `replay` is the proto
 end, at every such event a policy says who runs where on 8 nodes of 8 GPUs; stopping and moving
 cost nothing, but every event costs each running job some seconds (see `_Replay._pass`).
 
-`bench.completion` calls it with the policies of `sim.muri_policies`. A policy sees what a
+`bench.completion` calls it with the policies of `bench.muri.policies`. A policy sees what a
 scheduler could see, never a duration. The public data come from github.com/Rivendile/Muri.
 """
 
@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from windlass.core import facts_check
-from windlass.sim import traces
+from windlass.core.model import validation
+from windlass.sim.inputs import csv_traces
 from windlass.sim.scenario import BadInput
 
 NODES, GPUS = 8, 8
@@ -75,7 +75,7 @@ class Result:
     migrations: int
     events: int
     story: tuple[tuple[float, tuple[tuple[int, Places], ...]], ...]
-    """(when, who ran where from then on) for every event."""
+    """(time, assignments from then on) for every event."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -96,18 +96,18 @@ class View:
 
 
 class Policy(Protocol):
-    """Who runs where. One object serves one replay."""
+    """Assigns jobs to nodes. One object serves one replay."""
 
     def came(self, job: int, gpus: int, submitted: float) -> None: ...
 
     def ended(self, job: int, ran: float) -> None: ...
 
     def choose(self, view: View) -> dict[int, Places]:
-        """Everybody who shall run from now on."""
+        """All jobs that shall run from now on."""
         ...
 
     def look_again(self, view: View) -> float:
-        """When it wants to choose even if nobody comes or ends; infinite: never."""
+        """When it wants to choose even if no job comes or ends; infinite: never."""
         ...
 
 
@@ -119,7 +119,7 @@ def root() -> Path:
 def read(path: Path) -> Trace:
     """Columns num_gpu, submit_time, iterations, iteration_time (both times in milliseconds) and
     model_name."""
-    jobs = tuple(_job(row, f"{path} line {line}") for line, row in traces.lines_of(path))
+    jobs = tuple(_job(row, f"{path} line {line}") for line, row in csv_traces.lines_of(path))
     if not jobs:
         raise BadInput(f"{path} has no jobs: give a job list with at least one row.")
     return Trace(path.name.partition(".")[0], jobs)
@@ -131,7 +131,7 @@ def read_published(path: Path) -> dict[tuple[str, str], Published]:
         (row["trace"], row["policy"]): Published(
             float(row["avg_jct_s"]), float(row["makespan_s"]), float(row["p99_jct_s"])
         )
-        for _, row in traces.lines_of(path)
+        for _, row in csv_traces.lines_of(path)
     }
 
 
@@ -143,7 +143,7 @@ def replay(trace: Trace, policy: Policy) -> Result:
 
 
 def first_fit(gpus: int, free: list[int]) -> Places | None:
-    """The protocol's "yarn" placement: the first node with room for all, never split; above one
+    """The protocol's "yarn" placement: the first node with capacity for all, never split; above one
     node's size, empty nodes."""
     if gpus <= GPUS:
         for node, left in enumerate(free):
@@ -159,7 +159,7 @@ def first_fit(gpus: int, free: list[int]) -> Places | None:
 
 
 def place_afresh(order: list[int], gpus: Mapping[int, int]) -> dict[int, Places]:
-    """Down the order into an empty cluster; who does not fit is passed over."""
+    """Down the order into an empty cluster; jobs that do not fit are skipped."""
     free, left = [GPUS] * NODES, GPUS * NODES
     chosen: dict[int, Places] = {}
     for job in order:
@@ -220,8 +220,8 @@ class _Replay:
         return self._view.now + (self._jobs[job].seconds - self._view.progress[job])
 
     def _pass(self, when: float) -> None:
-        """Time goes on. The protocol's quirk: whoever does not end at this event has lost its
-        overhead of the time since the last one, even if it just went on running."""
+        """Advances time. The protocol's quirk: a job that does not end at this event has lost its
+        overhead of the time since the last one, even if it just kept running."""
         view = self._view
         spent = when - view.now
         done = [job for job in view.running if self._end_of(job) <= when]
@@ -271,12 +271,12 @@ def _job(row: Mapping[str, str], where: str) -> Job:
         raise BadInput(f"{where} is not a job: {problem}.") from problem
     if not 1 <= gpus <= NODES * GPUS:
         raise BadInput(f"{where}: num_gpu is {gpus}, it must be from 1 to {NODES * GPUS}.")
-    if not 0 <= submitted <= facts_check.MOST_SECONDS:
+    if not 0 <= submitted <= validation.MOST_SECONDS:
         raise BadInput(
             f"{where}: submit_time is {row['submit_time']!r}, it must be milliseconds from 0 up."
         )
     seconds = iterations * each * RUN_FACTOR / 1000.0
-    if not (iterations > 0 < each and seconds <= facts_check.MOST_SECONDS):
+    if not (iterations > 0 < each and seconds <= validation.MOST_SECONDS):
         raise BadInput(
             f"{where}: iterations is {row['iterations']!r} and iteration_time "
             f"{row['iteration_time']!r}, both must be more than 0."

@@ -11,44 +11,48 @@ Importing this module loads nothing heavy: names are loaded when they are first 
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+from windlass.version import VERSION
+
+__version__ = VERSION
 
 TYPE_CHECKING = False  # typing itself is not light
 if TYPE_CHECKING:
     from typing import Any
 
-    from windlass.sdk.aio import AsyncClient as AsyncClient
-    from windlass.sdk.client import Client as Client
-    from windlass.sdk.client import RunHandle as RunHandle
-    from windlass.sdk.client import start as run  # noqa: F401 (offered under this name)
-    from windlass.sdk.executor import Executor as Executor
-    from windlass.sdk.failures import CannotShip as CannotShip
-    from windlass.sdk.failures import RemoteError as RemoteError
-    from windlass.sdk.failures import RunFailed as RunFailed
-    from windlass.sdk.failures import WorkerLost as WorkerLost
-    from windlass.sdk.handles import AsyncRunHandle as AsyncRunHandle
-    from windlass.sdk.inside import Context as Context
-    from windlass.sdk.inside import context as context
-    from windlass.sdk.inside import progress as progress
-    from windlass.sdk.inside import report as report
+    from windlass.injob.library.windlass.job_context import Context as Context
+    from windlass.injob.library.windlass.job_context import context as context
+    from windlass.injob.library.windlass.job_context import progress as progress
+    from windlass.injob.library.windlass.job_context import report as report
+    from windlass.sdk.async_client import AsyncClient as AsyncClient
+    from windlass.sdk.errors import CannotRun as CannotRun
+    from windlass.sdk.errors import CannotShip as CannotShip
+    from windlass.sdk.errors import RemoteError as RemoteError
+    from windlass.sdk.errors import RunFailed as RunFailed
+    from windlass.sdk.errors import WorkerLost as WorkerLost
+    from windlass.sdk.executor.executor import Executor as Executor
+    from windlass.sdk.run_handle import AsyncRunHandle as AsyncRunHandle
+    from windlass.sdk.sync_client import Client as Client
+    from windlass.sdk.sync_client import RunHandle as RunHandle
+    from windlass.sdk.sync_client import start as run  # noqa: F401 (offered under this name)
     from windlass.store import errors as errors
 
 _LAZY = {
-    "AsyncClient": "windlass.sdk.aio",
-    "AsyncRunHandle": "windlass.sdk.handles",
-    "CannotShip": "windlass.sdk.failures",
-    "Client": "windlass.sdk.client",
-    "Context": "windlass.sdk.inside",
-    "Executor": "windlass.sdk.executor",
-    "RemoteError": "windlass.sdk.failures",
-    "RunFailed": "windlass.sdk.failures",
-    "RunHandle": "windlass.sdk.client",
-    "WorkerLost": "windlass.sdk.failures",
-    "context": "windlass.sdk.inside",
+    "AsyncClient": "windlass.sdk.async_client",
+    "AsyncRunHandle": "windlass.sdk.run_handle",
+    "CannotRun": "windlass.sdk.errors",
+    "CannotShip": "windlass.sdk.errors",
+    "Client": "windlass.sdk.sync_client",
+    "Context": "windlass.injob.library.windlass.job_context",
+    "Executor": "windlass.sdk.executor.executor",
+    "RemoteError": "windlass.sdk.errors",
+    "RunFailed": "windlass.sdk.errors",
+    "RunHandle": "windlass.sdk.sync_client",
+    "WorkerLost": "windlass.sdk.errors",
+    "context": "windlass.injob.library.windlass.job_context",
     "errors": "windlass.store.errors",
-    "progress": "windlass.sdk.inside",
-    "report": "windlass.sdk.inside",
-    "run": "windlass.sdk.client",
+    "progress": "windlass.injob.library.windlass.job_context",
+    "report": "windlass.injob.library.windlass.job_context",
+    "run": "windlass.sdk.sync_client",
 }
 
 

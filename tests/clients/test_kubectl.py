@@ -396,7 +396,7 @@ def test_drain_evicts_pods(kubectl: Kubectl, rest: Rest, ns: str, node: str) -> 
 def test_explain_shows_our_documentation(kubectl: Kubectl) -> None:
     text = kubectl("explain", "run.spec.priority")
     assert "<integer>" in text
-    assert "Higher first" in text
+    assert "higher first" in text
     assert "roles" in kubectl("explain", "runs.spec", "--recursive")
 
 

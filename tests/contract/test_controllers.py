@@ -13,13 +13,17 @@ from typing import Any
 
 import pytest
 
-from windlass.control import cronruns, leader, manager
-from windlass.kinds import cronrun, kubernetes, meta, queue, run, times
+from tests.harness.waiting import until_async
+from windlass.control import manager
+from windlass.control.cron import controller
+from windlass.control.runtime import leader_election
+from windlass.kinds.types import core, cronrun, meta, queue, run
+from windlass.kinds.values import times
 from windlass.store import connect, errors
-from windlass.store.client import Store
+from windlass.store.interface import Store
 
 PATIENCE = 60.0
-QUICK = leader.Timing(lease=3.0, renew_deadline=2.0, retry=0.2)
+QUICK = leader_election.Timing(lease=3.0, renew_deadline=2.0, retry=0.2)
 ROLE = run.Role(command=["true"], resources=run.Resources(cpu="100m", memory="16Mi"))
 
 
@@ -36,11 +40,11 @@ async def node(store: Store, ns: str) -> str:
     """A node that is ready, and by label and taint only for this test's runs: what other tests
     left in line must not take its room."""
     name = f"node-{ns}"
-    taint = kubernetes.Taint(key="case", value=ns, effect="NoSchedule")
+    taint = core.Taint(key="case", value=ns, effect="NoSchedule")
     await store.create(
-        kubernetes.Node(
+        core.Node(
             metadata=meta.ObjectMeta(name=name, labels={"case": ns}),
-            spec=kubernetes.NodeSpec(taints=[taint]),
+            spec=core.NodeSpec(taints=[taint]),
         )
     )
     amounts = {"cpu": "2", "memory": "4Gi", "pods": "10"}
@@ -48,25 +52,15 @@ async def node(store: Store, ns: str) -> str:
              "lastHeartbeatTime": times.seconds(times.now()),
              "lastTransitionTime": times.seconds(times.now())}  # fmt: skip
     status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
-    await store.patch(kubernetes.Node, name, patch={"status": status}, subresource="status")
+    await store.patch(core.Node, name, patch={"status": status}, subresource="status")
     # A cluster marks new nodes until it has seen them; this test's runs accept that.
     return name
-
-
-async def eventually(look: Callable[[], Any], what: str) -> Any:
-    deadline = asyncio.get_running_loop().time() + PATIENCE
-    while True:
-        found = await look()
-        if found:
-            return found
-        assert asyncio.get_running_loop().time() < deadline, f"it never came to this: {what}"
-        await asyncio.sleep(0.05)
 
 
 @contextlib.asynccontextmanager
 async def controllers(store: Store, identity: str) -> AsyncIterator[None]:
     with contextlib.suppress(errors.AlreadyExists):
-        await store.create(kubernetes.Namespace(metadata=meta.ObjectMeta(name=manager.NAMESPACE)))
+        await store.create(core.Namespace(metadata=meta.ObjectMeta(name=manager.NAMESPACE)))
     runnable = manager.build(store, identity=identity, timing=QUICK)
     task = asyncio.create_task(runnable.run())
     try:
@@ -91,7 +85,7 @@ async def ensure_queue(store: Store) -> None:
         await store.create(queue.Queue(metadata=meta.ObjectMeta(name="default")))
 
 
-async def report(store: Store, pod: kubernetes.Pod, phase: str, exit_code: int | None) -> None:
+async def report(store: Store, pod: core.Pod, phase: str, exit_code: int | None) -> None:
     status: dict[str, Any] = {"phase": phase}
     if exit_code is not None:
         ended = {"exitCode": exit_code, "reason": "Error"}
@@ -100,7 +94,7 @@ async def report(store: Store, pod: kubernetes.Pod, phase: str, exit_code: int |
              "state": {"terminated": ended}}
         ]  # fmt: skip
     await store.patch(
-        kubernetes.Pod, pod.name, pod.namespace, patch={"status": status}, subresource="status"
+        core.Pod, pod.name, pod.namespace, patch={"status": status}, subresource="status"
     )
 
 
@@ -109,15 +103,15 @@ async def test_a_run_is_assigned_started_and_ended(store: Store, ns: str, node: 
     async with controllers(store, f"one-{ns}"):
         await store.create(a_run(ns, "job"))
 
-        async def pods() -> list[kubernetes.Pod]:
-            return (await store.list(kubernetes.Pod, ns)).items
+        async def pods() -> list[core.Pod]:
+            return (await store.list(core.Pod, ns)).items
 
-        (pod,) = await eventually(pods, "its pod exists")
+        (pod,) = await until_async(pods, "its pod exists")
         assert pod.spec.node_name == node
         await report(store, pod, "Running", None)
-        await eventually(lambda: _in_phase(store, ns, "Running"), "it runs")
+        await until_async(lambda: _in_phase(store, ns, "Running"), "it runs")
         await report(store, pod, "Failed", 9)
-        ended = await eventually(lambda: _in_phase(store, ns, "Failed"), "it failed")
+        ended = await until_async(lambda: _in_phase(store, ns, "Failed"), "it failed")
     assert (ended.status.exit_code, ended.status.reason) == (9, "CodeFailed")
     assert [step.to_phase for step in ended.status.history] == [
         "Queued", "Starting", "Running", "Failed",
@@ -131,17 +125,17 @@ async def test_the_next_leader_goes_on_where_the_last_one_was_cut_off(
     await ensure_queue(store)
     async with controllers(store, f"first-{ns}"):
         await store.create(a_run(ns, "job"))
-        started = await eventually(lambda: _in_phase(store, ns, "Starting"), "it starts")
+        started = await until_async(lambda: _in_phase(store, ns, "Starting"), "it starts")
     async with controllers(store, f"second-{ns}"):
 
-        async def pods() -> list[kubernetes.Pod]:
-            return (await store.list(kubernetes.Pod, ns)).items
+        async def pods() -> list[core.Pod]:
+            return (await store.list(core.Pod, ns)).items
 
-        (pod,) = await eventually(pods, "its one pod exists")
+        (pod,) = await until_async(pods, "its one pod exists")
         await report(store, pod, "Succeeded", None)
-        ended = await eventually(lambda: _in_phase(store, ns, "Succeeded"), "it succeeded")
+        ended = await until_async(lambda: _in_phase(store, ns, "Succeeded"), "it succeeded")
     assert ended.status.assignment == started.status.assignment
-    assert len((await store.list(kubernetes.Pod, ns)).items) == 1
+    assert len((await store.list(core.Pod, ns)).items) == 1
     assert node
 
 
@@ -155,7 +149,7 @@ async def test_a_queue_tells_what_it_holds(store: Store, ns: str, node: str) -> 
 
     async with controllers(store, f"one-{ns}"):
         await store.create(a_run(ns, "job", queue=team.name))
-        status = await eventually(told, "its queue tells that it holds room")
+        status = await until_async(told, "its queue tells that it holds room")
     assert (status.used, status.borrowed) == ({"cpu": "100m", "memory": "16Mi"}, {"cpu": "50m"})
     assert (status.lent, status.pending, status.observed_generation) == ({}, 0, 1)
     assert status.share > 0
@@ -165,11 +159,11 @@ async def test_a_queue_tells_what_it_holds(store: Store, ns: str, node: str) -> 
 
 
 async def test_of_two_candidates_one_leads_and_the_other_follows(store: Store, ns: str) -> None:
-    first = leader.Election(store, "lease", ns, "first", timing=QUICK)
-    second = leader.Election(store, "lease", ns, "second", timing=QUICK)
+    first = leader_election.Election(store, "lease", ns, "first", timing=QUICK)
+    second = leader_election.Election(store, "lease", ns, "second", timing=QUICK)
     async with first.term() as term:
         waiting = asyncio.create_task(_lead_once(second))
-        await eventually(lambda: _renewed(store, ns), "the first renewed its lease")
+        await until_async(lambda: _renewed(store, ns), "the first renewed its lease")
         assert not waiting.done()
         assert term.remaining() > 0
     assert await waiting == term.epoch + 1
@@ -185,7 +179,7 @@ async def test_a_cronrun_makes_its_runs_once_and_they_go_with_it(store: Store, n
     )
     created = times.parse(made.metadata.creation_timestamp or "")
     for hours in (2, 2, 3):
-        reconciler = cronruns.CronRuns(store, _always(created + datetime.timedelta(hours=hours)))
+        reconciler = controller.CronRuns(store, _always(created + datetime.timedelta(hours=hours)))
         await reconciler.reconcile((ns, "hourly"))
     runs = (await store.list(run.Run, ns)).items
     assert len(runs) == 2
@@ -197,7 +191,7 @@ async def test_a_cronrun_makes_its_runs_once_and_they_go_with_it(store: Store, n
     async def gone() -> bool:
         return not (await store.list(run.Run, ns)).items
 
-    await eventually(gone, "its runs are collected")
+    await until_async(gone, "its runs are collected")
 
 
 def _always(moment: datetime.datetime) -> Callable[[], datetime.datetime]:
@@ -209,21 +203,21 @@ async def _in_phase(store: Store, ns: str, phase: str) -> run.Run | None:
     return found if found.status.phase == phase else None
 
 
-async def _lead_once(election: leader.Election) -> int:
+async def _lead_once(election: leader_election.Election) -> int:
     async with election.term() as term:
         return term.epoch
 
 
 async def _renewed(store: Store, ns: str) -> bool:
     try:
-        spec = (await store.get(kubernetes.Lease, "lease", ns)).spec
+        spec = (await store.get(core.Lease, "lease", ns)).spec
     except errors.NotFound:
         return False
     return spec.renew_time != spec.acquire_time
 
 
 async def test_a_bookmark_of_a_kind_with_required_fields_is_read(store: Store, ns: str) -> None:
-    """A reflector that choked on it would list everything again, each time."""
+    """An informer that choked on it would list everything again, each time."""
     async for event in store.watch(run.Run, ns, initial_events=True):
         if event.type == "BOOKMARK":
             assert event.initial_end

@@ -19,7 +19,8 @@ from tests.contract.objects import (
     run,
     version_of,
 )
-from tests.harness.rest import Rest, eventually
+from tests.harness.rest import Rest
+from tests.harness.waiting import until
 
 _HOLD = "example.com/hold"
 
@@ -278,7 +279,7 @@ def test_dependents_go_after_their_owner(api: Rest, ns: str) -> None:
     owner = make(api, ns, "owner")
     make(api, ns, "child", ownerReferences=[owned_by(owner)])
     ok(api.delete(core(ns, "configmaps", "owner"), {"propagationPolicy": "Background"}))
-    eventually("the child is gone", lambda: is_gone(api, core(ns, "configmaps", "child")))
+    until(lambda: is_gone(api, core(ns, "configmaps", "child")), "the child is gone")
 
 
 def test_dependents_of_dependents_go_too(api: Rest, ns: str) -> None:
@@ -286,14 +287,14 @@ def test_dependents_of_dependents_go_too(api: Rest, ns: str) -> None:
     child = make(api, ns, "child", ownerReferences=[owned_by(owner)])
     make(api, ns, "grandchild", ownerReferences=[owned_by(child)])
     ok(api.delete(core(ns, "configmaps", "owner")))
-    eventually("the grandchild is gone", lambda: is_gone(api, core(ns, "configmaps", "grandchild")))
+    until(lambda: is_gone(api, core(ns, "configmaps", "grandchild")), "the grandchild is gone")
 
 
 def test_pods_go_after_their_run(api: Rest, ns: str) -> None:
     owner = ok(api.post(own(ns, "runs"), run("owner")), 201)
     ok(api.post(core(ns, "pods"), pod("member", ownerReferences=[owned_by(owner)])), 201)
     ok(api.delete(own(ns, "runs", "owner")))
-    eventually("the pod is gone", lambda: is_gone(api, core(ns, "pods", "member")))
+    until(lambda: is_gone(api, core(ns, "pods", "member")), "the pod is gone")
 
 
 def test_dependent_with_another_owner_stays(api: Rest, ns: str) -> None:
@@ -301,7 +302,7 @@ def test_dependent_with_another_owner_stays(api: Rest, ns: str) -> None:
     make(api, ns, "child", ownerReferences=[owned_by(first), owned_by(second)])
     make(api, ns, "witness", ownerReferences=[owned_by(first)])
     ok(api.delete(core(ns, "configmaps", "first")))
-    eventually("the collector ran", lambda: is_gone(api, core(ns, "configmaps", "witness")))
+    until(lambda: is_gone(api, core(ns, "configmaps", "witness")), "the collector ran")
     ok(api.get(core(ns, "configmaps", "child")))
 
 
@@ -309,7 +310,7 @@ def test_dependent_of_an_owner_that_never_was_goes(api: Rest, ns: str) -> None:
     owner = make(api, ns, "owner")
     ghost = owned_by(owner) | {"uid": "11111111-2222-3333-4444-555555555555"}
     make(api, ns, "child", ownerReferences=[ghost])
-    eventually("the child is gone", lambda: is_gone(api, core(ns, "configmaps", "child")))
+    until(lambda: is_gone(api, core(ns, "configmaps", "child")), "the child is gone")
     ok(api.get(core(ns, "configmaps", "owner")))
 
 
@@ -318,7 +319,7 @@ def test_orphans_stay_without_their_owner(api: Rest, ns: str) -> None:
     make(api, ns, "child", ownerReferences=[owned_by(owner)])
     path = core(ns, "configmaps", "child")
     ok(api.delete(core(ns, "configmaps", "owner"), {"propagationPolicy": "Orphan"}))
-    eventually("the owner is gone", lambda: is_gone(api, core(ns, "configmaps", "owner")))
+    until(lambda: is_gone(api, core(ns, "configmaps", "owner")), "the owner is gone")
     assert not ok(api.get(path))["metadata"].get("ownerReferences")
 
 
@@ -329,13 +330,13 @@ def test_foreground_owner_waits_for_dependents_that_block_it(api: Rest, ns: str)
     owner_path, child_path = core(ns, "configmaps", "owner"), core(ns, "configmaps", "child")
     answer = ok(api.delete(owner_path, {"propagationPolicy": "Foreground"}))
     assert answer["metadata"]["finalizers"] == ["foregroundDeletion"]
-    eventually(
-        "the child is asked to go",
+    until(
         lambda: ok(api.get(child_path))["metadata"].get("deletionTimestamp"),
+        "the child is asked to go",
     )
     assert ok(api.get(owner_path))["metadata"]["deletionTimestamp"]
     ok(api.merge(child_path, {"metadata": {"finalizers": None}}))
-    eventually("the owner is gone", lambda: is_gone(api, owner_path))
+    until(lambda: is_gone(api, owner_path), "the owner is gone")
 
 
 # --- namespaces ---------------------------------------------------------------------------------
@@ -356,7 +357,7 @@ def test_deleted_namespace_takes_its_objects_with_it(api: Rest, ns: str) -> None
     ok(api.post(own(ns, "runs"), run("a")), 201)
     ok(api.post(core(ns, "pods"), pod("a")), 201)
     ok(api.delete(f"/api/v1/namespaces/{ns}"))
-    eventually("the namespace is gone", lambda: is_gone(api, f"/api/v1/namespaces/{ns}"))
+    until(lambda: is_gone(api, f"/api/v1/namespaces/{ns}"), "the namespace is gone")
     assert is_gone(api, core(ns, "configmaps", "a"))
     assert is_gone(api, own(ns, "runs", "a"))
 
@@ -368,20 +369,20 @@ def test_nothing_is_created_in_a_namespace_that_ends(api: Rest, ns: str) -> None
     status = refused(api.post(core(ns, "configmaps"), config_map("b")), 403, "Forbidden")
     assert status["details"]["causes"][0]["reason"] == "NamespaceTerminating"
     ok(api.merge(core(ns, "configmaps", "a"), {"metadata": {"finalizers": None}}))
-    eventually("the namespace is gone", lambda: is_gone(api, f"/api/v1/namespaces/{ns}"))
+    until(lambda: is_gone(api, f"/api/v1/namespaces/{ns}"), "the namespace is gone")
 
 
 def test_namespace_waits_for_what_is_held_inside(api: Rest, ns: str) -> None:
     make(api, ns, "a", finalizers=[_HOLD])
     path = core(ns, "configmaps", "a")
     ok(api.delete(f"/api/v1/namespaces/{ns}"))
-    eventually(
-        "what is inside is asked to go",
+    until(
         lambda: ok(api.get(path))["metadata"].get("deletionTimestamp"),
+        "what is inside is asked to go",
     )
     assert ok(api.get(f"/api/v1/namespaces/{ns}"))["status"]["phase"] == "Terminating"
     ok(api.merge(path, {"metadata": {"finalizers": None}}))
-    eventually("the namespace is gone", lambda: is_gone(api, f"/api/v1/namespaces/{ns}"))
+    until(lambda: is_gone(api, f"/api/v1/namespaces/{ns}"), "the namespace is gone")
 
 
 def test_default_namespace_cannot_be_deleted(api: Rest) -> None:

@@ -64,11 +64,11 @@ def _remember(api: Rest) -> tuple[str, str]:
 
 async def _compact(store: Path) -> None:
     api = await Api.open(store)
-    await api.engine.compact(api.engine.last_rv)
+    await api.mvcc.compact(api.mvcc.last_rv)
     await api.close()
 
 
-def test_watch_from_a_forgotten_version_is_told_to_list_again(forgotten: Forgotten) -> None:
+def test_watch_from_a_compacted_version_gets_410(forgotten: Forgotten) -> None:
     with forgotten.api.watch(
         core("default", "secrets"), resourceVersion=forgotten.version, timeoutSeconds=5
     ) as watch:
@@ -79,12 +79,12 @@ def test_watch_from_a_forgotten_version_is_told_to_list_again(forgotten: Forgott
     assert event["object"]["reason"] in ("Expired", "Gone")
 
 
-def test_page_of_a_forgotten_version_is_told_to_list_again(forgotten: Forgotten) -> None:
+def test_page_of_a_compacted_version_gets_410(forgotten: Forgotten) -> None:
     answer = forgotten.api.get(core("default", "secrets"), limit=1, **{"continue": forgotten.token})
     refused(answer, 410, "Expired")
 
 
-def test_list_at_a_forgotten_version_is_told_so(forgotten: Forgotten) -> None:
+def test_list_at_a_compacted_version_gets_410(forgotten: Forgotten) -> None:
     answer = forgotten.api.get(
         core("default", "secrets"),
         resourceVersion=forgotten.version,

@@ -171,7 +171,7 @@ def test_run_keeps_what_was_written(api: Rest, ns: str) -> None:
     assert {key: created[key] for key in ("queue", "priority", "framework", "duration")} == {
         key: spec[key] for key in ("queue", "priority", "framework", "duration")
     }
-    written: Json = spec["roles"][0]  # type: ignore[index]
+    written: Json = spec["roles"][0]
     for key, value in written.items():
         if key != "resources":
             assert created["roles"][0][key] == value
@@ -189,7 +189,7 @@ def test_run_is_filled_in_with_its_defaults(api: Rest, ns: str) -> None:
     assert spec["roles"][0]["resources"] == {"cpu": "1", "memory": "1Gi", "shm": "auto"}
 
 
-def test_a_new_run_shows_its_phase_before_anybody_has_written_one(api: Rest, ns: str) -> None:
+def test_a_new_run_shows_its_phase_before_a_controller_has_written_one(api: Rest, ns: str) -> None:
     created = ok(api.post(own(ns, "runs"), run("a") | {"status": {"phase": "Running"}}), 201)
     (listed,) = ok(api.get(own(ns, "runs")))["items"]
     for shown in (created, ok(api.get(own(ns, "runs", "a"))), listed):

@@ -8,7 +8,7 @@ from tests.contract.objects import config_map, core, ok, own, refused
 from tests.harness.rest import Rest
 
 
-def test_without_a_token_nobody_is_known(api: Rest, ns: str) -> None:
+def test_without_a_token_no_user_is_authenticated(api: Rest, ns: str) -> None:
     refused(api.as_token("").get(core(ns, "configmaps")), 401, "Unauthorized")
 
 
@@ -22,7 +22,7 @@ def test_unknown_token_cannot_write(api: Rest, ns: str) -> None:
     assert api.get(core(ns, "configmaps", "a")).status == 404
 
 
-def test_who_am_i(api: Rest) -> None:
+def test_whoami(api: Rest) -> None:
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     review = ok(api.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", body), 201)
     assert review["kind"] == "SelfSubjectReview"

@@ -75,7 +75,7 @@ def test_lease_without_a_version_is_refused(api: Rest, ns: str) -> None:
     refused(answer, 422, "Invalid", field="metadata.resourceVersion")
 
 
-def test_lease_is_renewed_only_by_who_read_it_last(api: Rest, ns: str) -> None:
+def test_lease_is_renewed_only_by_its_last_reader(api: Rest, ns: str) -> None:
     first = ok(api.post(leases(ns), lease("a")), 201)
     renewed = first | {"spec": first["spec"] | {"holderIdentity": "two", "leaseTransitions": 1}}
     ok(api.put(leases(ns, "a"), renewed))

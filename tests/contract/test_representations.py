@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import yaml
 
@@ -117,8 +119,17 @@ def test_create_from_yaml(api: Rest, ns: str) -> None:
     assert created["data"] == {"k": "v"}
 
 
+def test_strict_yaml_refuses_a_key_that_is_given_twice(api: Rest, ns: str) -> None:
+    body = b"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\ndata:\n  k: v\n  k: w\n"
+    path = core(ns, "configmaps")
+    answer = api.post(f"{path}?fieldValidation=Strict", body, content_type="application/yaml")
+    assert answer.status == 400
+    message = json.loads(answer.body)["message"]
+    assert 'line 7: key "k" already set in map' in message
+
+
 @pytest.mark.parametrize("accept", ["*/*", "text/html, */*;q=0.1"])
-def test_json_is_answered_to_who_takes_anything(api: Rest, ns: str, accept: str) -> None:
+def test_json_is_answered_to_clients_that_accept_anything(api: Rest, ns: str, accept: str) -> None:
     answer = api.get(core(ns, "secrets"), headers={"Accept": accept})
     assert ok(answer)["kind"] == "SecretList"
     assert answer.headers["Content-Type"].startswith("application/json")

@@ -14,12 +14,13 @@ from typing import TypeVar
 
 import pytest
 
-from windlass.kinds import kubernetes, queue, run, wire
-from windlass.kinds.meta import Object, ObjectMeta, OwnerReference
+from windlass.kinds import codec
+from windlass.kinds.types import core, queue, run
+from windlass.kinds.types.meta import Object, ObjectMeta, OwnerReference
 from windlass.store import connect, errors
-from windlass.store.client import Preconditions, Store, WatchEvent
 from windlass.store.embedded.api import Api
 from windlass.store.embedded.client import EmbeddedStore
+from windlass.store.interface import Preconditions, Store, WatchEvent
 
 T = TypeVar("T", bound=Object)
 _numbers = itertools.count(1)
@@ -43,12 +44,12 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 @pytest.fixture
 async def ns(store: Store) -> str:
     name = f"store-{next(_numbers)}"
-    await store.create(kubernetes.Namespace(metadata=ObjectMeta(name=name)))
+    await store.create(core.Namespace(metadata=ObjectMeta(name=name)))
     return name
 
 
-def secret(ns: str, name: str, **labels: str) -> kubernetes.Secret:
-    return kubernetes.Secret(metadata=ObjectMeta(name=name, namespace=ns, labels=labels or None))
+def secret(ns: str, name: str, **labels: str) -> core.Secret:
+    return core.Secret(metadata=ObjectMeta(name=name, namespace=ns, labels=labels or None))
 
 
 def a_run(ns: str, name: str = "a") -> run.Run:
@@ -72,7 +73,7 @@ async def test_create_and_get(store: Store, ns: str) -> None:
     assert created.uid
     assert created.metadata.generation == 1
     found = await store.get(run.Run, "a", ns)
-    assert wire.to_dict(found) == wire.to_dict(created)
+    assert codec.to_dict(found) == codec.to_dict(created)
 
 
 async def test_create_of_a_cluster_scoped_kind(store: Store, ns: str) -> None:
@@ -82,7 +83,7 @@ async def test_create_of_a_cluster_scoped_kind(store: Store, ns: str) -> None:
 
 
 async def test_create_with_a_generated_name(store: Store, ns: str) -> None:
-    asked = kubernetes.Secret(metadata=ObjectMeta(generate_name="s-", namespace=ns))
+    asked = core.Secret(metadata=ObjectMeta(generate_name="s-", namespace=ns))
     assert (await store.create(asked)).name.startswith("s-")
 
 
@@ -121,11 +122,11 @@ async def test_list_by_label_and_by_page(store: Store, ns: str) -> None:
     for number in range(5):
         await store.create(secret(ns, f"s{number}", app="web"))
     await store.create(secret(ns, "other"))
-    first = await store.list(kubernetes.Secret, ns, label_selector="app=web", limit=3)
+    first = await store.list(core.Secret, ns, label_selector="app=web", limit=3)
     assert [item.name for item in first.items] == ["s0", "s1", "s2"]
-    await store.delete(kubernetes.Secret, "s4", ns)
+    await store.delete(core.Secret, "s4", ns)
     second = await store.list(
-        kubernetes.Secret,
+        core.Secret,
         ns,
         label_selector="app=web",
         limit=3,
@@ -137,13 +138,13 @@ async def test_list_by_label_and_by_page(store: Store, ns: str) -> None:
 
 async def test_list_by_field_across_namespaces(store: Store, ns: str) -> None:
     await store.create(secret(ns, f"only-{ns}"))
-    found = await store.list(kubernetes.Secret, field_selector=f"metadata.name=only-{ns}")
+    found = await store.list(core.Secret, field_selector=f"metadata.name=only-{ns}")
     assert [(item.namespace, item.name) for item in found.items] == [(ns, f"only-{ns}")]
 
 
 async def test_bad_selector_raises_bad_request(store: Store, ns: str) -> None:
     with pytest.raises(errors.BadRequest):
-        await store.list(kubernetes.Secret, ns, label_selector="a in b")
+        await store.list(core.Secret, ns, label_selector="a in b")
 
 
 async def test_replace_keeps_fields_that_structs_do_not_know(store: Store, ns: str) -> None:
@@ -156,10 +157,10 @@ async def test_replace_keeps_fields_that_structs_do_not_know(store: Store, ns: s
             "sessionAffinity": "ClientIP",
         },
     }
-    await store.create(wire.from_dict(kubernetes.Service, body))
-    service = await store.get(kubernetes.Service, "a", ns)
+    await store.create(codec.from_dict(core.Service, body))
+    service = await store.get(core.Service, "a", ns)
     service.spec.selector = {"run": "x"}
-    replaced = wire.to_dict(await store.replace(service))
+    replaced = codec.to_dict(await store.replace(service))
     assert replaced["spec"]["sessionAffinity"] == "ClientIP"
     assert replaced["spec"]["selector"] == {"run": "x"}
 
@@ -244,24 +245,24 @@ async def test_dependents_go_after_their_owner(store: Store, ns: str) -> None:
         OwnerReference(api_version="windlass.dev/v1alpha1", kind="Run", name="owner", uid=owner.uid)
     ]
     created = await store.create(child)
-    events = store.watch(kubernetes.Secret, ns, resource_version=created.metadata.resource_version)
+    events = store.watch(core.Secret, ns, resource_version=created.metadata.resource_version)
     await store.delete(run.Run, "owner", ns)
     assert await take(events, 1) == [("DELETED", "child")]
 
 
 async def test_watch_tells_changes_in_order(store: Store, ns: str) -> None:
-    begin = (await store.list(kubernetes.Secret, ns)).resource_version
-    events = store.watch(kubernetes.Secret, ns, resource_version=begin)
+    begin = (await store.list(core.Secret, ns)).resource_version
+    events = store.watch(core.Secret, ns, resource_version=begin)
     await store.create(secret(ns, "a"))
-    await store.patch(kubernetes.Secret, "a", ns, patch={"metadata": {"labels": {"x": "1"}}})
-    await store.delete(kubernetes.Secret, "a", ns)
+    await store.patch(core.Secret, "a", ns, patch={"metadata": {"labels": {"x": "1"}}})
+    await store.delete(core.Secret, "a", ns)
     expected = [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
     assert await take(events, 3) == expected
 
 
 async def test_watch_with_initial_events_marks_their_end(store: Store, ns: str) -> None:
     await store.create(secret(ns, "a"))
-    events = store.watch(kubernetes.Secret, ns, initial_events=True)
+    events = store.watch(core.Secret, ns, initial_events=True)
     seen: list[tuple[str, bool]] = []
     async with asyncio.timeout(20):
         async for event in events:
@@ -273,8 +274,8 @@ async def test_watch_with_initial_events_marks_their_end(store: Store, ns: str) 
 
 
 async def test_watch_ends_after_its_timeout(store: Store, ns: str) -> None:
-    begin = (await store.list(kubernetes.Secret, ns)).resource_version
-    events = store.watch(kubernetes.Secret, ns, resource_version=begin, timeout_seconds=1)
+    begin = (await store.list(core.Secret, ns)).resource_version
+    events = store.watch(core.Secret, ns, resource_version=begin, timeout_seconds=1)
     async with asyncio.timeout(20):
         assert [event async for event in events if event.type != "BOOKMARK"] == []
 
@@ -283,18 +284,18 @@ async def test_watch_resumes_from_the_last_version_seen(store: Store, ns: str) -
     first = await store.create(secret(ns, "a"))
     await store.create(secret(ns, "b"))
     await store.create(secret(ns, "c"))
-    events = store.watch(kubernetes.Secret, ns, resource_version=first.metadata.resource_version)
+    events = store.watch(core.Secret, ns, resource_version=first.metadata.resource_version)
     assert await take(events, 2) == [("ADDED", "b"), ("ADDED", "c")]
 
 
 async def test_pod_with_grace_is_returned_while_it_ends(store: Store, ns: str) -> None:
-    await store.create(kubernetes.ServiceAccount(metadata=ObjectMeta(name="worker", namespace=ns)))
-    container = kubernetes.Container(name="main", image="example/image:1")
-    spec = kubernetes.PodSpec(containers=[container], node_name="n1", service_account_name="worker")
-    await store.create(kubernetes.Pod(metadata=ObjectMeta(name="a", namespace=ns), spec=spec))
-    left = await store.delete(kubernetes.Pod, "a", ns, grace_seconds=9)
+    await store.create(core.ServiceAccount(metadata=ObjectMeta(name="worker", namespace=ns)))
+    container = core.Container(name="main", image="example/image:1")
+    spec = core.PodSpec(containers=[container], node_name="n1", service_account_name="worker")
+    await store.create(core.Pod(metadata=ObjectMeta(name="a", namespace=ns), spec=spec))
+    left = await store.delete(core.Pod, "a", ns, grace_seconds=9)
     assert left is not None
     assert left.metadata.deletion_grace_period_seconds == 9
-    await store.delete(kubernetes.Pod, "a", ns, grace_seconds=0)
+    await store.delete(core.Pod, "a", ns, grace_seconds=0)
     with pytest.raises(errors.NotFound):
-        await store.get(kubernetes.Pod, "a", ns)
+        await store.get(core.Pod, "a", ns)

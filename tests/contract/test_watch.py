@@ -177,7 +177,7 @@ def test_object_that_stays_in_the_label_selector_is_modified(api: Rest, ns: str)
         assert told(watch.take(1)) == [("MODIFIED", "a")]
 
 
-def test_object_outside_the_label_selector_is_not_told(api: Rest, ns: str) -> None:
+def test_object_outside_the_label_selector_is_not_sent(api: Rest, ns: str) -> None:
     created = create_secrets(api, ns, "a")[0]
     with _labelled(api, ns, version_of(created)) as watch:
         relabel(api, ns, "a", other="x")
@@ -318,7 +318,7 @@ def test_many_events_in_one_burst_all_arrive(api: Rest, ns: str) -> None:
 # --- bookmarks and versions that are not yet ----------------------------------------------------
 
 
-def test_no_bookmarks_for_who_did_not_ask(api: Rest, ns: str) -> None:
+def test_no_bookmarks_for_clients_that_did_not_ask(api: Rest, ns: str) -> None:
     begin = now(api, core(ns, "secrets"))
     with api.watch(core(ns, "secrets"), resourceVersion=begin, timeoutSeconds=2) as watch:
         assert list(watch) == []

@@ -13,9 +13,8 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,11 @@ import pytest
 from tests.clients.conftest import Kubectl
 from tests.harness.embedded import EmbeddedServer
 from tests.harness.processes import Process
-from windlass.agent import machine
+from tests.harness.waiting import until
+from windlass.agent.node import inventory
 
 pytestmark = pytest.mark.kubernetes  # the binary is built with the control plane's
-NODE = machine.node_name()
+NODE = inventory.node_name()
 PATIENCE = 60.0
 SERVE = (
     "import http.server,sys; s = http.server.HTTPServer(('127.0.0.1', 0), "
@@ -125,13 +125,6 @@ def shell(engine: Engine) -> Path:
     place = engine.pod("shell", script, env=[{"name": "COLOUR", "value": "blue"}])
     until((place / "port").exists)
     return place
-
-
-def until(check: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not check():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.02)
 
 
 # --- exec
@@ -238,7 +231,7 @@ def test_a_port_of_the_pod_is_reached_many_times_and_at_once(kubectl: Kubectl, s
     assert all(body == (shell / "big").read_bytes() for body in bodies)
 
 
-def test_a_port_of_somebody_else_is_not(kubectl: Kubectl, shell: Path, engine: Engine) -> None:
+def test_a_port_of_another_process_is_not(kubectl: Kubectl, shell: Path, engine: Engine) -> None:
     api = engine.server.url.rpartition(":")[2]
     with (
         contextlib.contextmanager(forwarded)(kubectl, api) as local,

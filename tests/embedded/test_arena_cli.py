@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.embedded.test_cli_runs import SMALL, Engine, until
-from windlass.cli import exits
+from tests.embedded.test_cli_runs import SMALL, Engine
+from tests.harness.waiting import until
+from windlass.cli.lib import exit_codes
 
 
 @pytest.fixture(scope="module")
@@ -131,19 +132,19 @@ def test_a8_tensorboard_beside_the_workers_and_a9_the_run_ends_with_them(
     (tmp_path / "scalars").write_text("loss 0.1\n")
     file = tmp_path / "board.yaml"
     file.write_text(BOARD.format(folder=tmp_path, node=here[-1].partition("=")[2]))
-    assert engine("run", "-f", file).code == exits.OK
+    assert engine("run", "-f", file).code == exit_codes.OK
     assert engine.ok("logs", "board", "--role", "worker").out.endswith("loss 0.1\n")
 
 
 def test_a9_records_go_by_themselves(engine: Engine, here: tuple[str, ...]) -> None:
     engine.ok("run", "-n", "brief", *here, "--ttl", "1s", "--", "true")
-    until(lambda: engine("get", "run", "brief").code == exits.NOT_FOUND)
+    until(lambda: engine("get", "run", "brief").code == exit_codes.NOT_FOUND)
 
 
 def test_a9_a_job_that_cannot_start_in_time_ends(engine: Engine) -> None:
     asked = ("--setup", "sleep 300", "--start-timeout", "1s", "--retries", "0", "--grace", "1s")
     engine.ok("submit", "-n", "late", *SMALL, *asked, "--", "true")
-    assert engine("wait", "late", "--timeout", "60s").code == exits.FAILED
+    assert engine("wait", "late", "--timeout", "60s").code == exit_codes.FAILED
     assert "start" in engine.status("late")["message"]
 
 

@@ -36,6 +36,6 @@ def test_what_is_lent_comes_back_and_then_nothing_moves(tmp_path: Path) -> None:
         rehearse(drill)
 
 
-def test_with_a_minimal_runtime_it_comes_back_at_the_promised_time(tmp_path: Path) -> None:
+def test_with_a_minimum_run_time_it_comes_back_at_the_reserved_time(tmp_path: Path) -> None:
     with drilling(tmp_path) as drill:
         wait_for_minimal_runtimes(drill)

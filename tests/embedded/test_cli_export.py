@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.invoking import Result, invoke
-from windlass.cli import exits
+from windlass.cli.lib import exit_codes
 
 QUEUE = """
 apiVersion: windlass.dev/v1alpha1
@@ -32,7 +32,7 @@ class Platform:
         result = self(
             "submit", "--name", name, "--queue", queue, "--cpus", "200m", "--", "sleep", "600"
         )
-        assert result.code == exits.OK, result.err
+        assert result.code == exit_codes.OK, result.err
 
     def until(self, name: str, phase: str, reason: str) -> None:
         deadline = time.monotonic() + 60
@@ -51,9 +51,9 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
         platform = Platform(tmp_path_factory.mktemp("platform") / "state")
-        assert platform("up", "--detach", "--json").code == exits.OK
+        assert platform("up", "--detach", "--json").code == exit_codes.OK
         try:
-            assert platform("apply", "-f", "-", stdin=QUEUE).code == exits.OK
+            assert platform("apply", "-f", "-", stdin=QUEUE).code == exit_codes.OK
             for name, queue in (("one", "default"), ("two", "support"), ("three", "support")):
                 platform.submit(name, queue)
                 reason = "WaitingForQuota" if name == "three" else "MembersRunning"
@@ -67,7 +67,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 def state(platform: Platform, tmp_path: Path) -> Path:
     file = tmp_path / "state.json"
     result = platform("export-state", file, "--json")
-    assert result.code == exits.OK, result.err
+    assert result.code == exit_codes.OK, result.err
     found = result.json
     assert (found["nodes"], found["running"], found["waiting"]) == (1, 2, 1)
     return file
@@ -76,7 +76,7 @@ def state(platform: Platform, tmp_path: Path) -> Path:
 def waited(*arguments: object) -> float:
     """Seconds that the one who waits would wait from now on."""
     result = invoke("simulate", *arguments, "--json")
-    assert result.code == exits.OK, result.err
+    assert result.code == exit_codes.OK, result.err
     [policy] = result.json["policies"]
     assert policy["jobs"] == 3
     seconds: float = policy["wait_s"]["max"]
@@ -100,13 +100,13 @@ def test_what_if_there_were_fewer_or_more_nodes(platform: Platform, state: Path)
 
 def test_the_state_can_be_piped_and_keeps_what_jobs_run_to_itself(platform: Platform) -> None:
     result = platform("export-state", "-")
-    assert result.code == exits.OK, result.err
+    assert result.code == exit_codes.OK, result.err
     assert result.json["format"] == "windlass-state/1"
     assert "sleep" not in result.out
 
 
-def test_where_nothing_runs_the_remedy_is_told(tmp_path: Path) -> None:
+def test_where_nothing_runs_the_remedy_is_shown(tmp_path: Path) -> None:
     result = invoke("export-state", tmp_path / "x", "--state", tmp_path / "nowhere")
-    assert result.code == exits.NO_SERVER
+    assert result.code == exit_codes.NO_SERVER
     assert "windlass up" in result.err
     assert not (tmp_path / "x").exists()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.control_plane import ControlPlane
 from tests.unit.cli.invoking import Result, invoke
-from windlass.cli import exits
+from windlass.cli.lib import exit_codes
 
 pytestmark = pytest.mark.kubernetes
 
@@ -36,7 +36,7 @@ def windlass(
 
 
 def action(result: Result) -> list[str]:
-    assert result.code == exits.OK, result.err
+    assert result.code == exit_codes.OK, result.err
     return [one["action"] for one in result.json["results"]]
 
 
@@ -82,16 +82,16 @@ def test_get_edit_delete(windlass: Windlass, monkeypatch: pytest.MonkeyPatch) ->
     assert windlass("edit", "queue", "cli-life").out == "queue/cli-life edited\n"
     table = windlass("get", "queues").out.splitlines()
     assert [line.split()[3] for line in table if line.startswith("cli-life ")] == ["6"]
-    assert windlass("delete", "queue", "cli-life").code == exits.OK
+    assert windlass("delete", "queue", "cli-life").code == exit_codes.OK
     gone = windlass("get", "queue", "cli-life")
-    assert gone.code == exits.NOT_FOUND
+    assert gone.code == exit_codes.NOT_FOUND
     assert "cli-life" in gone.err
 
 
 def test_what_the_server_alone_refuses_is_one_sentence(windlass: Windlass) -> None:
     pod = "{apiVersion: v1, kind: Pod, metadata: {name: cli-bad}, spec: {containers: []}}"
     result = windlass("apply", "-f", "-", stdin=pod)
-    assert result.code == exits.INVALID
+    assert result.code == exit_codes.INVALID
     assert "spec.containers" in result.err
     assert "Traceback" not in result.err
 
@@ -104,5 +104,6 @@ def test_doctor_names_the_cluster_and_the_rights(windlass: Windlass) -> None:
 
 def test_status_shows_a_cluster_that_is_not_of_this_machine(windlass: Windlass) -> None:
     shown = windlass("status")
-    assert shown.code == exits.OK
-    assert "not of this machine" in shown.out
+    assert shown.code == exit_codes.FAILED
+    assert "Kubernetes v1." in shown.out
+    assert "Windlass is not installed on this cluster" in shown.err

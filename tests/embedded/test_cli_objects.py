@@ -14,7 +14,7 @@ import pytest
 from tests.harness.embedded import EmbeddedServer
 from tests.unit.cli.invoking import Result
 from tests.unit.cli.invoking import invoke as invoke_anywhere
-from windlass.cli import exits
+from windlass.cli.lib import exit_codes
 
 QUEUE = "{apiVersion: windlass.dev/v1alpha1, kind: Queue, metadata: {name: NAME}, spec: {SPEC}}"
 RUN = """\
@@ -66,10 +66,35 @@ def test_apply_of_a_run_twice_changes_nothing(server: EmbeddedServer) -> None:
     assert action(invoke(server, "apply", "--json", "-f", "-", stdin=text)) == ["unchanged"]
 
 
+def test_apply_of_defaults_and_of_other_forms_of_the_same_changes_nothing(
+    server: EmbeddedServer,
+) -> None:
+    text = RUN.replace("NAME", "defaults") + "    replicas: 1\n"
+    text += """
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: written}
+stringData: {key: value}
+"""
+    assert action(invoke(server, "apply", "--json", "-f", "-", stdin=text)) == ["created"] * 2
+    for flags in ((), ("--dry-run",)):
+        again = invoke(server, "apply", "--json", *flags, "-f", "-", stdin=text)
+        assert action(again) == ["unchanged"] * 2
+    other = text.replace("key: value", "key: other")
+    assert action(invoke(server, "apply", "--json", "-f", "-", stdin=other))[1] == "configured"
+
+
+def test_setting_a_queue_to_what_it_is_says_unchanged(server: EmbeddedServer) -> None:
+    invoke(server, "apply", "-f", "-", stdin=queue("same", "weight: 2"))
+    assert invoke(server, "queue", "set", "same", "--weight", "3").out == "queue/same changed\n"
+    assert invoke(server, "queue", "set", "same", "--weight", "3").out == "queue/same unchanged\n"
+
+
 def test_apply_keeps_what_others_have_set(server: EmbeddedServer) -> None:
     invoke(server, "apply", "-f", "-", stdin=queue("shared", "weight: 2"))
     edit = "sed -i 's/^spec:/spec:\\n  reserve: 4/'"
-    assert invoke(server, "edit", "queue", "shared", EDITOR=edit).code == exits.OK
+    assert invoke(server, "edit", "queue", "shared", EDITOR=edit).code == exit_codes.OK
     invoke(server, "apply", "-f", "-", stdin=queue("shared", "weight: 5"))
     spec = invoke(server, "get", "queue", "shared", "--json").json["spec"]
     assert (spec["weight"], spec["reserve"]) == (5, 4)
@@ -80,15 +105,15 @@ def test_a_dry_run_changes_nothing(server: EmbeddedServer) -> None:
     assert action(invoke(server, "apply", "--dry-run", "--json", "-f", "-", stdin=text)) == [
         "created"
     ]
-    assert invoke(server, "get", "queue", "ghost").code == exits.NOT_FOUND
+    assert invoke(server, "get", "queue", "ghost").code == exit_codes.NOT_FOUND
 
 
 def test_one_bad_document_keeps_all_from_being_sent(server: EmbeddedServer) -> None:
     text = queue("fine", "weight: 2") + "\n---\n" + queue("broken", "weight: -1")
     result = invoke(server, "apply", "-f", "-", stdin=text)
-    assert result.code == exits.INVALID
+    assert result.code == exit_codes.INVALID
     assert "stdin:3: spec.weight" in result.err
-    assert invoke(server, "get", "queue", "fine").code == exits.NOT_FOUND
+    assert invoke(server, "get", "queue", "fine").code == exit_codes.NOT_FOUND
 
 
 def test_what_the_server_refuses_names_the_document_and_the_rest_is_done(
@@ -96,7 +121,7 @@ def test_what_the_server_refuses_names_the_document_and_the_rest_is_done(
 ) -> None:
     lost = RUN.replace("NAME", "lost").replace("labels", "namespace: nowhere, labels")
     result = invoke(server, "apply", "-f", "-", stdin=lost + "---\n" + queue("after", "weight: 1"))
-    assert result.code == exits.NOT_FOUND
+    assert result.code == exit_codes.NOT_FOUND
     assert "nowhere" in result.err
     assert "stdin:1" in result.err
     assert "queue/after created" in result.out
@@ -121,7 +146,7 @@ def test_a_list_shows_fields_that_windlass_itself_does_not_know(server: Embedded
         "{apiVersion: v1, kind: Pod, metadata: {name: odd}, spec: {nodeName: x, dnsPolicy: Default,"
         " containers: [{name: c, command: [a], image: b, stdin: true}]}}"
     )
-    assert invoke(server, "apply", "-f", "-", stdin=pod).code == exits.OK
+    assert invoke(server, "apply", "-f", "-", stdin=pod).code == exit_codes.OK
     (found,) = [
         item
         for item in invoke(server, "get", "pods", "--json").json["items"]
@@ -153,7 +178,7 @@ def test_watch_shows_what_there_is_and_what_changes(server: EmbeddedServer) -> N
         _, err = watcher.communicate(timeout=30)
     finally:
         watcher.kill()
-    assert watcher.returncode == exits.INTERRUPTED
+    assert watcher.returncode == exit_codes.INTERRUPTED
     assert err.strip() == ""
 
 
@@ -167,11 +192,11 @@ def test_delete_by_name_by_slash_and_by_file(server: EmbeddedServer, tmp_path: P
     ]
     file = tmp_path / "q.yaml"
     file.write_text(queue("d4", "weight: 1"))
-    assert invoke(server, "delete", "-f", file).code == exits.OK
+    assert invoke(server, "delete", "-f", file).code == exit_codes.OK
     again = invoke(server, "delete", "-f", file)
-    assert again.code == exits.NOT_FOUND
+    assert again.code == exit_codes.NOT_FOUND
     assert "d4" in again.err
-    assert invoke(server, "delete", "-f", file, "--ignore-not-found").code == exits.OK
+    assert invoke(server, "delete", "-f", file, "--ignore-not-found").code == exit_codes.OK
 
 
 def test_edit_sends_only_changes_and_keeps_the_text_that_was_refused(
@@ -182,17 +207,17 @@ def test_edit_sends_only_changes_and_keeps_the_text_that_was_refused(
     done = invoke(server, "edit", "queue/edited", EDITOR="sed -i 's/weight: 2/weight: 6/'")
     assert done.out == "queue/edited edited\n"
     refused = invoke(server, "edit", "queue/edited", EDITOR="sed -i 's/weight: 6/weight: -6/'")
-    assert refused.code == exits.INVALID
+    assert refused.code == exit_codes.INVALID
     kept = Path(refused.err.rpartition("kept in ")[2].strip().rstrip("."))
     assert "weight: -6" in kept.read_text()
     kept.unlink()
     garbled = invoke(server, "edit", "queue/edited", EDITOR="sed -i 's/^spec:/spec: [/'")
-    assert garbled.code == exits.INVALID
+    assert garbled.code == exit_codes.INVALID
     kept = Path(garbled.err.rpartition("kept in ")[2].strip().rstrip("."))
     assert "spec: [" in kept.read_text()
     kept.unlink()
     renamed = invoke(server, "edit", "queue/edited", EDITOR="sed -i 's/name: edited/name: other/'")
-    assert renamed.code == exits.INVALID
+    assert renamed.code == exit_codes.INVALID
     assert invoke(server, "get", "queue/edited", "--json").json["spec"]["weight"] == 6
 
 
@@ -220,17 +245,17 @@ def test_backup_of_a_live_store_and_restore_only_when_it_is_down(
         invoke(own, "apply", "-f", "-", stdin=queue("kept", "weight: 2"))
         made = invoke(own, "backup", file, "--json")
         assert made.json["objects"] >= 1
-        assert invoke(own, "backup", file).code == exits.CONFLICT
+        assert invoke(own, "backup", file).code == exit_codes.CONFLICT
         invoke(own, "delete", "queue", "kept")
         invoke(own, "apply", "-f", "-", stdin=queue("later", "weight: 2"))
-        assert invoke(own, "restore", file).code == exits.ALREADY_RUNNING
+        assert invoke(own, "restore", file).code == exit_codes.ALREADY_RUNNING
         own.stop()
         restored = invoke(own, "restore", file, "--json")
-        assert restored.code == exits.OK, restored.err
+        assert restored.code == exit_codes.OK, restored.err
         assert Path(restored.json["kept"]).exists()
         own.launch()
-        assert invoke(own, "get", "queue", "kept").code == exits.OK
-        assert invoke(own, "get", "queue", "later").code == exits.NOT_FOUND
+        assert invoke(own, "get", "queue", "kept").code == exit_codes.OK
+        assert invoke(own, "get", "queue", "later").code == exit_codes.NOT_FOUND
 
 
 def test_restore_of_something_else_leaves_the_store_alone(tmp_path: Path) -> None:
@@ -239,49 +264,58 @@ def test_restore_of_something_else_leaves_the_store_alone(tmp_path: Path) -> Non
         invoke(own, "apply", "-f", "-", stdin=queue("kept", "weight: 2"))
         own.stop()
         result = invoke(own, "restore", tmp_path / "noise")
-        assert result.code == exits.INVALID
-        assert "The store is as it was" in result.err
+        assert result.code == exit_codes.INVALID
+        assert "The store is unchanged" in result.err
         own.launch()
-        assert invoke(own, "get", "queue", "kept").code == exits.OK
+        assert invoke(own, "get", "queue", "kept").code == exit_codes.OK
 
 
 def test_a_server_that_is_away_is_named_with_the_remedy(tmp_path: Path) -> None:
     with EmbeddedServer.start(tmp_path / "state") as own:
         own.kill()
         result = invoke(own, "get", "runs")
-    assert result.code == exits.NO_SERVER
-    assert len(result.err.splitlines()) == 2
-    assert "127.0.0.1" in result.err
+    assert result.code == exit_codes.NO_SERVER
+    waits, problem, remedy = result.err.splitlines()
+    assert "waiting up to" in waits
+    assert "127.0.0.1" in problem
+    assert "windlass up --state" in remedy
 
 
 @pytest.mark.parametrize("command", [["get", "runs"], ["logs", "x"], ["delete", "run", "x"]])
 def test_a_folder_where_nothing_ever_ran(tmp_path: Path, command: list[str]) -> None:
     result = invoke_anywhere(*command, "--state", tmp_path)
-    assert result.code == exits.NO_SERVER
+    assert result.code == exit_codes.NO_SERVER
     assert f"windlass up --state {tmp_path}" in result.err
 
 
 def test_status_down_and_backup_where_nothing_runs(tmp_path: Path) -> None:
     status = invoke_anywhere("status", "--state", tmp_path)
-    assert status.code == exits.NO_SERVER
+    assert status.code == exit_codes.NO_SERVER
     assert "windlass up" in status.err
     down = invoke_anywhere("down", "--state", tmp_path, "--json")
-    assert (down.code, down.json["stopped"]) == (exits.OK, [])
-    assert invoke_anywhere("backup", "x", "--state", tmp_path).code == exits.NOT_FOUND
+    assert (down.code, down.json["stopped"]) == (exit_codes.OK, [])
+    assert invoke_anywhere("backup", "x", "--state", tmp_path).code == exit_codes.NOT_FOUND
 
 
-def test_output_into_a_closed_pipe_is_quiet(server: EmbeddedServer) -> None:
-    done = subprocess.run(
-        f"{sys.executable} -m windlass.cli.main explain run --recursive | head -1; "
-        "exit ${PIPESTATUS[0]}",
-        shell=True,
-        executable="/bin/bash",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.startswith("Run ")
-    assert done.stderr == ""
+@pytest.mark.parametrize(
+    "arguments", [("explain", "run", "--recursive"), ("--help",), ("queue", "list"), ("get", "ns")]
+)
+def test_output_into_a_closed_pipe_is_silent(
+    server: EmbeddedServer, arguments: tuple[str, ...]
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "windlass.cli.main", *arguments],
+            env={**os.environ, "WINDLASS_STATE": str(server.state)},
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (exit_codes.PIPE_CLOSED, b"")
 
 
 def windlass(server: EmbeddedServer, *arguments: str) -> subprocess.Popen[str]:

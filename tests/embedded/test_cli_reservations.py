@@ -15,9 +15,10 @@ import pytest
 import yaml
 
 import windlass
-from tests.embedded.test_cli_runs import Engine, until
-from windlass.cli import exits
-from windlass.kinds import times
+from tests.embedded.test_cli_runs import Engine
+from tests.harness.waiting import until
+from windlass.cli.lib import exit_codes
+from windlass.kinds.values import times
 
 GPU = ("--gpus", "1", "--cpus", "100m", "--memory", "64Mi")
 
@@ -84,7 +85,7 @@ def test_a_maintenance_window_to_come_keeps_out_what_would_still_run_then(engine
     until(lambda: phase(engine, "red", "long")[1] == "ReservedUntil")
     why = " ".join(engine.ok("why", "long", "-N", "red").out.split())
     begin = engine.ok("reservation", "get", "cooling", "--json").json["spec"]["from"]
-    assert f"reservation cooling holds it for maintenance from {begin}" in why
+    assert f"reservation cooling reserves the capacity for maintenance from {begin}" in why
     shown = engine.ok("reservation", "get", "cooling").out
     assert "work on the cooling" in shown
     assert "maintenance" in shown
@@ -130,11 +131,11 @@ def test_a_window_by_the_clock_begins_and_ends_by_itself(engine: Engine) -> None
 
 def test_what_is_wrong_is_said_in_one_sentence(engine: Engine) -> None:
     bad = engine("reservation", "create", "x", "--from", "now", "--node", "n", "--json")
-    assert bad.code == exits.INVALID
-    assert "must say when it ends" in bad.error["remedy"]
+    assert bad.code == exit_codes.INVALID
+    assert "needs an end" in bad.error["remedy"]
     worse = engine("reservation", "create", "x", "--from", "+2parsecs", "--node", "n", "--json")
-    assert worse.code == exits.USAGE
-    assert engine("reservation", "get", "nothing").code == exits.NOT_FOUND
+    assert worse.code == exit_codes.USAGE
+    assert engine("reservation", "get", "nothing").code == exit_codes.NOT_FOUND
     clash = ("reservation", "create", "one", "--from", "+1h", "--duration", "1h", "--node", "gone")
     engine.ok(*clash)
     until(lambda: "there is no node gone" in engine.ok("reservation", "list").err)

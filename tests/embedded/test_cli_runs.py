@@ -9,14 +9,15 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.harness.waiting import until
 from tests.unit.cli.invoking import Result, invoke
-from windlass.cli import exits
+from windlass.cli.lib import exit_codes
 
 SMALL = ("--cpus", "100m", "--memory", "64Mi")
 WINDLASS = [sys.executable, "-m", "windlass.cli.main"]
@@ -31,7 +32,7 @@ class Engine:
 
     def ok(self, *arguments: object, stdin: str = "") -> Result:
         result = self(*arguments, stdin=stdin)
-        assert result.code == exits.OK, result.err
+        assert result.code == exit_codes.OK, result.err
         return result
 
     def status(self, name: str) -> dict[str, Any]:
@@ -55,23 +56,38 @@ def cores(engine: Engine) -> str:
     return str(node["allocatable"]["cpu"])
 
 
-def until(what: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
+def test_a_followed_run_whose_output_is_not_read_on_ends_the_command_silently(
+    engine: Engine,
+) -> None:
+    program = [*WINDLASS, "run", "-n", "piped", *SMALL, "--", "sh", "-c", "seq 50000; sleep 600"]
+    command = subprocess.Popen(
+        program,
+        env={**os.environ, "WINDLASS_STATE": str(engine.state)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert command.stdout is not None
+    assert command.stderr is not None
+    assert command.stdout.readline() == "1\n"
+    command.stdout.close()
+    lines = command.stderr.read().splitlines()
+    assert command.wait() == exit_codes.PIPE_CLOSED
+    assert [line for line in lines if not line.startswith("run/piped ")] == []
+    assert engine.status("piped")["phase"] == "Running"
+    engine.ok("delete", "run", "piped")
 
 
 # --- A1, A2, A5: submit with everything that can be said
 
 
-def test_a_job_with_all_its_flags_is_handed_in_and_ends(engine: Engine) -> None:
+def test_a_job_with_all_its_flags_is_submitted_and_ends(engine: Engine) -> None:
     engine.ok(
         "submit", "-n", "flags", "-w", "2", *SMALL, "--shm", "32Mi", "-e", "GREETING=hi",
         "-l", "team=a", "-a", "note=x", "--priority", "70", "--timeout", "5m", "--ttl", "1h",
         "--retries", "1", "--", "sh", "-c", "echo $GREETING from $WINDLASS_RANK",
     )  # fmt: skip
-    assert engine("wait", "flags", "--timeout", "60s").code == exits.OK
+    assert engine("wait", "flags", "--timeout", "60s").code == exit_codes.OK
     assert sorted(engine.ok("logs", "flags").out.splitlines()) == [
         "worker/0 | hi from 0", "worker/1 | hi from 1",
     ]  # fmt: skip
@@ -79,19 +95,19 @@ def test_a_job_with_all_its_flags_is_handed_in_and_ends(engine: Engine) -> None:
     assert (spec["priority"], spec["ttlAfterFinished"]) == (70, "1h")
 
 
-def test_a_dry_run_shows_object_plan_and_start_and_hands_in_nothing(engine: Engine) -> None:
+def test_a_dry_run_shows_object_plan_and_start_and_submits_nothing(engine: Engine) -> None:
     shown = engine.ok("run", "-n", "ghost", *SMALL, "--dry-run", "--json", "--", "true").json
     assert shown["object"]["spec"]["roles"][0]["command"] == ["true"]
     assert shown["plan"]["start"]["sure"] == "now"
-    assert engine("get", "run", "ghost").code == exits.NOT_FOUND
+    assert engine("get", "run", "ghost").code == exit_codes.NOT_FOUND
 
 
 def test_an_impossible_job_is_refused_with_numbers_unless_forced(engine: Engine) -> None:
     refused = engine("submit", "-n", "huge", "--cpus", "999", "--", "true")
-    assert refused.code == exits.FAILED
+    assert refused.code == exit_codes.FAILED
     assert "999 cpu" in refused.err
-    assert engine("get", "run", "huge").code == exits.NOT_FOUND
-    assert engine("run", "--cpus", "999", "--", "true").code == exits.RUN_NOT_STARTED
+    assert engine("get", "run", "huge").code == exit_codes.NOT_FOUND
+    assert engine("run", "--cpus", "999", "--", "true").code == exit_codes.RUN_NOT_STARTED
     engine.ok("submit", "-n", "forced", "--cpus", "999", "--force", "--", "true")
     assert engine.ok("why", "forced", "--json").json["reason"] == "Impossible"
     engine.ok("delete", "run", "forced")
@@ -100,12 +116,16 @@ def test_an_impossible_job_is_refused_with_numbers_unless_forced(engine: Engine)
 @pytest.mark.parametrize(
     ("flags", "code", "remedy"),
     [
-        (("--timeout", "3x"), exits.INVALID, "1h30m"),
-        (("-n", "Bad_Name"), exits.INVALID, "metadata.name"),
-        (("--cpus", "8x"), exits.INVALID, "500m"),
-        (("-N", "nowhere"), exits.NOT_FOUND, "windlass get namespaces"),
-        (("--queue", "nowhere"), exits.FAILED, "have the queue created"),
-        (("--image", "x"), exits.INVALID, "requirements"),
+        (("--timeout", "3x"), exit_codes.INVALID, "1h30m"),
+        (("-n", "Bad_Name"), exit_codes.INVALID, "--name Bad_Name cannot be used."),
+        (
+            ("--cpus", "8x"),
+            exit_codes.INVALID,
+            "--cpus 8x cannot be used.\n  It must be a quantity",
+        ),
+        (("-N", "nowhere"), exit_codes.NOT_FOUND, "windlass get namespaces"),
+        (("--queue", "nowhere"), exit_codes.FAILED, "have the queue created"),
+        (("--image", "x"), exit_codes.INVALID, "--image x"),
     ],
 )
 def test_what_the_server_refuses_is_one_sentence_and_leaves_nothing(
@@ -120,6 +140,25 @@ def test_what_the_server_refuses_is_one_sentence_and_leaves_nothing(
     assert engine.ok("get", "runs", "-A", "-q").out == before
 
 
+def test_a_missing_secret_is_found_before_anything_is_submitted(engine: Engine) -> None:
+    for command, code in (("run", exit_codes.RUN_NOT_STARTED), ("submit", exit_codes.NOT_FOUND)):
+        result = engine(
+            command, "-n", "keyed", *SMALL, "--env-secret", "keys", "-v", "config:nada:/c",
+            "--", "sh", "-c", "echo $KEY",
+        )  # fmt: skip
+        assert result.code == code, result.err
+        assert "secret/keys, configmap/nada do not exist in namespace default" in result.err
+        assert "kubectl create secret generic keys" in result.err
+        assert engine("get", "run", "keyed").code == exit_codes.NOT_FOUND
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"},
+              "stringData": {"KEY": "open"}}  # fmt: skip
+    engine.ok("apply", "-f", "-", stdin=json.dumps(secret))
+    result = engine.ok("run", *SMALL, "--env-secret", "keys", "--", "sh", "-c", "echo $KEY")
+    assert result.out == "open\n"
+    engine.ok("submit", "--force", "-n", "keyed", *SMALL, "--env-secret", "later", "--", "true")
+    engine.ok("delete", "run", "keyed")
+
+
 # --- A3: code
 
 
@@ -132,7 +171,7 @@ def test_the_working_folder_goes_along_without_what_is_ignored(
     (tmp_path / ".gitignore").write_text("*.log\n")
     monkeypatch.chdir(tmp_path)
     result = engine("run", *SMALL, "--workdir", ".", "--", "sh", "main.sh")
-    assert result.code == exits.OK, result.err
+    assert result.code == exit_codes.OK, result.err
     assert "from the folder" in result.out
     assert "secret.log" not in result.out
     assert "secret.log" in result.err
@@ -143,15 +182,15 @@ def test_a_huge_folder_is_refused_before_anything_is_sent(engine: Engine, tmp_pa
         file.truncate(2 << 20)
     flags = ("--workdir", tmp_path, "--workdir-limit", "1Mi")
     result = engine("submit", "-n", "heavy", *SMALL, *flags, "--", "true")
-    assert result.code == exits.FAILED
+    assert result.code == exit_codes.FAILED
     assert "model.bin" in result.err
     assert ".windlassignore" in result.err
-    assert engine("get", "run", "heavy").code == exits.NOT_FOUND
+    assert engine("get", "run", "heavy").code == exit_codes.NOT_FOUND
 
 
-def test_broken_requirements_are_told_as_the_tool_told_them(engine: Engine) -> None:
+def test_broken_requirements_are_reported_with_the_output_of_the_tool(engine: Engine) -> None:
     result = engine("run", "-n", "unknown", *SMALL, "-r", "not a package!!", "--", "true")
-    assert result.code != exits.OK
+    assert result.code != exit_codes.OK
     assert "ImageOrEnvironmentFailed" in result.err
     assert "not a package!!" in result.err
 
@@ -159,16 +198,23 @@ def test_broken_requirements_are_told_as_the_tool_told_them(engine: Engine) -> N
 # --- A4: data
 
 
+def test_a_job_with_requirements_of_its_own_can_import_windlass(engine: Engine) -> None:
+    code = "import windlass; windlass.report(0.5, loss=2.0); print(windlass.context().run)"
+    engine("run", "-n", "own-needs", *SMALL, "--python", "3.11", "--", "python", "-c", code)
+    status = engine("get", "run", "own-needs", "--json").json["status"]
+    assert (status["phase"], engine("logs", "own-needs").out) == ("Succeeded", "own-needs\n")
+
+
 def test_data_of_the_machine_is_mounted(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("data of the machine")
     result = engine("run", *SMALL, "-v", f"{tmp_path}:{tmp_path}", "--", "cat", f"{tmp_path}/x")
-    assert (result.code, result.out) == (exits.OK, "data of the machine\n")
+    assert (result.code, result.out) == (exit_codes.OK, "data of the machine\n")
 
 
 # --- A6: list, get, why
 
 
-def test_ps_and_why_tell_who_waits_for_whom(engine: Engine, cores: str) -> None:
+def test_ps_and_why_show_which_run_waits_for_which(engine: Engine, cores: str) -> None:
     engine.ok("submit", "-n", "greedy", "--cpus", cores, "--memory", "64Mi", "--expected", "10m",
               "--", "sleep", "300")  # fmt: skip
     try:
@@ -194,7 +240,7 @@ def test_why_of_a_failed_run_has_the_last_lines_and_the_remedy(engine: Engine) -
     told = engine.ok("why", "broken").out
     assert "exit code 4" in told
     assert "oops" in told
-    assert "It is up to you." in told
+    assert "What you can do: Read the last lines of the log." in told
 
 
 # --- A7: logs, exec
@@ -206,7 +252,7 @@ def test_logs_by_rank_tail_and_time(engine: Engine) -> None:
     assert engine.ok("logs", "talk", "--rank", "1", "--tail", "1").out == "worker/1 | line 3 of 1\n"
     assert len(engine.ok("logs", "talk", "--since", "1h").out.splitlines()) == 6
     wrong = engine("logs", "talk", "--since", "yesterday")
-    assert (wrong.code, "5m" in wrong.err) == (exits.USAGE, True)
+    assert (wrong.code, "5m" in wrong.err) == (exit_codes.USAGE, True)
 
 
 LISTEN = "trap 'echo last words of $WINDLASS_RANK; exit 0' TERM; while :; do sleep 0.05; done"
@@ -256,7 +302,7 @@ def test_earlier_attempts_are_shown_when_asked_for(engine: Engine, tmp_path: Pat
     shown = engine.ok("logs", "again", "--attempt", "all").out.splitlines()
     assert shown == ["#0 worker/0 | attempt 0", "#1 worker/0 | attempt 1"]
     wrong = engine("logs", "again", "--attempt", "first")
-    assert (wrong.code, "neither a number nor all" in wrong.err) == (exits.USAGE, True)
+    assert (wrong.code, "neither a number nor all" in wrong.err) == (exit_codes.USAGE, True)
 
 
 def test_exec_runs_a_command_beside_the_job(engine: Engine) -> None:
@@ -270,7 +316,7 @@ def test_exec_runs_a_command_beside_the_job(engine: Engine) -> None:
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (5, "inside=yes\n"), done.stderr
         missing = engine("exec", "host", "--", "no-such-program")
-        assert missing.code == exits.FAILED
+        assert missing.code == exit_codes.FAILED
         assert "no-such-program: No such file" in missing.err
         talk = _Terminal(engine, "exec", "-it", "host")
         try:
@@ -294,17 +340,17 @@ def test_stop_keeps_the_record_and_prune_removes_it(engine: Engine) -> None:
     assert "run/ended Stopped" in engine.ok("stop", "ended", "--wait").out
     assert "already ended" in engine.ok("stop", "ended", "--wait").out
     assert engine.status("ended")["phase"] == "Stopped"
-    assert engine("wait", "ended").code == exits.FAILED
+    assert engine("wait", "ended").code == exit_codes.FAILED
     time.sleep(1.1)
     assert "run/ended" in engine.ok("prune", "--older-than", "1s", "--dry-run").out
     assert "run/ended" in engine.ok("prune", "--older-than", "1s", "-y", "--json").json["deleted"]
-    assert engine("get", "run", "ended").code == exits.NOT_FOUND
+    assert engine("get", "run", "ended").code == exit_codes.NOT_FOUND
 
 
 def test_a_job_that_runs_too_long_ends(engine: Engine) -> None:
     engine.ok("submit", "-n", "slow", *SMALL, "--timeout", "1s", "--retries", "0", "--grace", "1s",
               "--", "sleep", "300")  # fmt: skip
-    assert engine("wait", "slow", "--timeout", "60s").code == exits.FAILED
+    assert engine("wait", "slow", "--timeout", "60s").code == exit_codes.FAILED
     assert engine.status("slow")["reason"] == "Timeout"
 
 
@@ -314,14 +360,19 @@ def test_a_job_that_runs_too_long_ends(engine: Engine) -> None:
 def test_scale_suspend_and_resume(engine: Engine) -> None:
     engine.ok("submit", "-n", "elastic", "-w", "1", *SMALL, "--suspend", "--", "sh", "-c",
               "echo $WINDLASS_SIZE")  # fmt: skip
-    engine.ok("scale", "elastic", "2")
+    beyond = engine("scale", "elastic", "4000")
+    assert (beyond.code, "--force" in beyond.err) == (exit_codes.FAILED, True)
+    assert beyond.err.startswith("error: Impossible: needs 4000 x ")
+    scaled = engine.ok("scale", "elastic", "2")
+    assert scaled.out == "run/elastic worker: 1 -> 2 replicas\n"
+    assert "starts with the new size" in scaled.err
     assert engine.ok("why", "elastic", "--json").json["reason"] == "Suspended"
     engine.ok("resume", "elastic")
     engine.ok("wait", "elastic", "--timeout", "60s")
     assert sorted(engine.ok("logs", "elastic").out.split("\n"))[1:] == [
         "worker/0 | 2", "worker/1 | 2",
     ]  # fmt: skip
-    assert engine("scale", "elastic", "3").code == exits.CONFLICT
+    assert engine("scale", "elastic", "3").code == exit_codes.CONFLICT
 
 
 # --- A11: by the clock
@@ -330,9 +381,11 @@ def test_scale_suspend_and_resume(engine: Engine) -> None:
 def test_cron_is_made_listed_held_started_and_deleted(engine: Engine) -> None:
     engine.ok("cron", "create", "-n", "nightly", "--schedule", "0 3 * * *", *SMALL, "--",
               "echo", "good night")  # fmt: skip
-    assert "nightly" in engine.ok("cron", "list").out
+    until(lambda: "next start" in engine.ok("cron", "get", "nightly").out, "it is scheduled")
+    (row,) = engine.ok("cron", "list").out.splitlines()[1:]
+    assert re.search(r"^nightly .* never +in \d+[hm]", row)
     engine.ok("cron", "suspend", "nightly")
-    assert "held" in engine.ok("cron", "list").out
+    assert "suspended" in engine.ok("cron", "list").out
     engine.ok("cron", "resume", "nightly")
     made = engine.ok("cron", "run-now", "nightly", "-q").out.strip().removeprefix("run/")
     engine.ok("wait", made, "--timeout", "60s")
@@ -340,7 +393,7 @@ def test_cron_is_made_listed_held_started_and_deleted(engine: Engine) -> None:
     runs = engine.ok("cron", "get", "nightly", "--json").json["runs"]
     assert [each["metadata"]["name"] for each in runs] == [made]
     engine.ok("cron", "delete", "nightly")
-    assert engine("cron", "get", "nightly").code == exits.NOT_FOUND
+    assert engine("cron", "get", "nightly").code == exit_codes.NOT_FOUND
 
 
 # --- A19 and the rest
@@ -355,14 +408,14 @@ def test_whoami_events_and_top(engine: Engine) -> None:
     assert "cpu" in engine.ok("top", "nodes").out
 
 
-def test_who_may_not_is_told_so_and_whom_to_ask(engine: Engine, tmp_path: Path) -> None:
+def test_a_user_without_the_right_sees_the_user_to_ask(engine: Engine, tmp_path: Path) -> None:
     config = json.loads((engine.state / "kubeconfig").read_text())
     config["users"][0]["user"]["as"] = "bob"
     as_bob = tmp_path / "kubeconfig"
     as_bob.write_text(json.dumps(config))
     for command in (("ps",), ("why", "x"), ("submit", "--", "true"), ("stop", "x"), ("logs", "x")):
         result = engine(command[0], "--kubeconfig", as_bob, *command[1:])
-        assert result.code == exits.FORBIDDEN, (command, result.err)
+        assert result.code == exit_codes.FORBIDDEN, (command, result.err)
         assert "bob" in result.err
         assert "Ask an administrator" in result.err
     assert engine.ok("whoami", "--kubeconfig", as_bob, "-q").out == "bob\n"
@@ -373,16 +426,57 @@ def test_rerun_and_a_file_with_overrides(engine: Engine, tmp_path: Path) -> None
     engine.ok("init", file, "--", "sh", "-c", "echo run $N")
     result = engine("run", "-f", file, "-e", "N=7", *SMALL)
     assert (result.code, result.out) == (0, "run 7\n")
+    edited = engine("run", "-f", file, "-e", "N=8", *SMALL)
+    assert (edited.code, edited.out) == (0, "run 8\n"), "the same file is submitted again"
+    named = ("-f", file, "-n", "once", *SMALL)
+    engine.ok("run", *named, "-e", "N=7")
     again = engine("rerun", "once", "-n", "twice", "--attach")
     assert (again.code, again.out) == (0, "run 7\n")
-    taken = engine("run", "-f", file)
-    assert taken.code == exits.RUN_NOT_STARTED
-    assert "exists already" in taken.err
+    for command, code in (("run", exit_codes.RUN_NOT_STARTED), ("submit", exit_codes.CONFLICT)):
+        taken = engine(command, *named)
+        assert taken.code == code
+        assert "Run 'once' exists already; it has ended (Succeeded)." in taken.err
+        assert "Use --replace" in taken.err
+
+
+def test_replace_deletes_only_an_ended_run_and_only_for_one_that_is_accepted(
+    engine: Engine,
+) -> None:
+    once = ("-n", "replaced", *SMALL)
+    uids = []
+    for word in ("first", "second"):
+        assert engine.ok("run", *once, "--replace", "--", "echo", word).out == f"{word}\n"
+        uids.append(engine.ok("get", "run", "replaced", "--json").json["metadata"]["uid"])
+    assert uids[0] != uids[1]
+    for refused, code in (("-c", "999"), exit_codes.RUN_NOT_STARTED), (
+        ("-m", "1Zi"), exit_codes.USAGE
+    ):  # fmt: skip
+        result = engine("run", *once, *refused, "--replace", "--", "true")
+        assert result.code == code, result.err
+    assert engine.ok("logs", "replaced").out == "second\n"
+    engine.ok("submit", *once, "--replace", "--", "sleep", "1000")
+    result = engine("submit", *once, "--replace", "--", "true")
+    assert result.code == exit_codes.CONFLICT
+    assert "Stop it first: windlass stop replaced" in result.err
+    engine.ok("delete", "run", "replaced")
+
+
+def test_a_cron_from_a_file_that_generates_names_is_named_like_the_file(
+    engine: Engine, tmp_path: Path
+) -> None:
+    file = tmp_path / "nightly.yaml"
+    engine.ok("init", file, "--", "true")
+    made = engine.ok("cron", "create", "--schedule", "@yearly", "-f", file, "--json").json
+    assert made["metadata"]["name"] == "nightly"
+    engine.ok("cron", "delete", "nightly")
 
 
 def test_queues_are_made_changed_and_deleted(engine: Engine) -> None:
     engine.ok("queue", "create", "vision", "--guarantee", "cpu=1", "--limit", "cpu=2")
-    engine.ok("queue", "set", "vision", "--weight", "3")
+    assert "warning" not in engine.ok("queue", "set", "vision", "--weight", "3").err
+    warned = engine.ok("queue", "set", "vision", "--guarantee", "cpu=999", "--limit", "cpu=999")
+    assert "Queue vision is guaranteed 999 cpu in all, but the cluster has" in warned.err
+    engine.ok("queue", "set", "vision", "--guarantee", "cpu=1", "--limit", "cpu=2")
     assert engine.ok("get", "queue", "vision", "--json").json["spec"]["weight"] == 3
     assert "vision" in engine.ok("queue", "list").out
     engine.ok("queue", "delete", "vision")
@@ -397,7 +491,7 @@ def test_ctrl_c_asks_whether_to_detach_or_to_stop(engine: Engine, answer: str, p
         talk.write("\x03")
         talk.read_until("(s)top it?")
         talk.write(f"{answer}\n")
-        assert talk.process.wait(60) == exits.INTERRUPTED
+        assert talk.process.wait(60) == exit_codes.INTERRUPTED
         until(lambda: engine.status(name)["phase"] == phase)
     finally:
         talk.close()
@@ -415,7 +509,7 @@ def test_a_table_that_is_watched_stays_in_its_place(engine: Engine) -> None:
         talk.read_match(r"watched +Stopped")
         assert re.search(r"\x1b\[\d+F", talk.seen), "the cursor goes up over what it showed before"
         talk.write("\x03")
-        assert talk.process.wait(60) == exits.INTERRUPTED
+        assert talk.process.wait(60) == exit_codes.INTERRUPTED
     finally:
         talk.close()
 

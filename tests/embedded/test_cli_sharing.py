@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.embedded.test_cli_runs import Engine, until
-from windlass.cli import exits
+from tests.embedded.test_cli_runs import Engine
+from tests.harness.waiting import until
+from windlass.cli.lib import exit_codes
 
 GPU = ("--gpus", "1", "--cpus", "100m", "--memory", "64Mi")
 
@@ -39,6 +40,7 @@ def clean(engine: Engine) -> Iterator[None]:
         engine.ok("queue", "resume", team)
         for name in engine.ok("get", "runs", "-N", team, "-q").out.split():
             engine("delete", name, "-N", team)
+        until(lambda team=team: not engine.ok("get", "runs", "-N", team, "-q").out.split())
     until(lambda: not any(item["running"] for item in tree(engine).values()))
 
 
@@ -55,7 +57,7 @@ def phase(engine: Engine, team: str, name: str) -> tuple[str, str]:
     return status.get("phase", "Queued"), status.get("reason", "")
 
 
-def test_the_tree_shows_who_borrows_and_lends_in_80_columns(engine: Engine) -> None:
+def test_the_tree_shows_borrowing_and_lending_queues_in_80_columns(engine: Engine) -> None:
     for number in range(6):
         submit(engine, "red", f"r{number}")
     until(lambda: tree(engine)["red"]["running"] == 6)
@@ -65,10 +67,10 @@ def test_the_tree_shows_who_borrows_and_lends_in_80_columns(engine: Engine) -> N
     assert (found["company"]["depth"], found["red"]["depth"]) == (0, 1)
     shown = engine.ok("queue", "tree").out
     assert max(map(len, shown.splitlines())) <= 80
-    assert "next decision moves nobody" in shown
+    assert "No changes pending." in shown
 
 
-def test_a_tree_out_of_a_file_says_whom_it_helps_and_stops_before_it_does(
+def test_a_plan_of_a_tree_file_names_runs_that_start_and_stop_before_it_is_applied(
     engine: Engine, tmp_path: Path
 ) -> None:
     for number in range(4):
@@ -96,9 +98,9 @@ def test_a_tree_out_of_a_file_says_whom_it_helps_and_stops_before_it_does(
     dry = engine.ok("queue", "apply", "-f", more, "--dry-run")
     assert "would be stopped: red/r" in dry.out
     assert "would start: blue/b1" in dry.out
-    assert "blue gains: may count on gpu 4 -> 5" in dry.out
+    assert "blue gains: is guaranteed 5 gpu instead of 4" in dry.out
     assert phase(engine, "blue", "b1")[0] == "Queued"
-    assert engine("queue", "apply", "-f", more).code == exits.USAGE  # nobody answers
+    assert engine("queue", "apply", "-f", more).code == exit_codes.USAGE  # nobody answers
     engine.ok("queue", "apply", "-f", more, "--yes")
     until(lambda: phase(engine, "blue", "b1")[0] == "Running")
     assert tree(engine)["red"]["running"] == 3
@@ -115,7 +117,7 @@ def test_pausing_draining_and_moving_lose_no_run(engine: Engine) -> None:
     assert "paused" in engine.ok("queue", "tree").out
     engine.ok("queue", "drain", "red", "--now", "--wait")
     assert phase(engine, "red", "here")[0] == "Queued"
-    assert engine("move", "-N", "red", "here", "--queue", "blue").code == exits.FORBIDDEN
+    assert engine("move", "-N", "red", "here", "--queue", "blue").code == exit_codes.FORBIDDEN
     engine.ok("move", "-N", "red", "here", "--queue", "default")
     engine.ok("set-priority", "-N", "red", "here", "later", "80")
     until(lambda: phase(engine, "red", "here")[0] == "Running")
@@ -156,16 +158,16 @@ def kill_server(engine: Engine) -> None:
 
     def answers() -> bool:
         other = description.exists() and json.loads(description.read_text())["pid"] != before
-        return other and engine("queue", "tree", "-q").code == exits.OK
+        return other and engine("queue", "tree", "-q").code == exit_codes.OK
 
-    until(answers, 180)
+    until(answers, seconds=180)
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("queues: 3", "mapping"),
-        ("queues: {a: {parent: b}}", "leave parent out"),
+        ("queues: {a: {parent: b}}", "leave out parent"),
         ("queues: {a: {wieght: 3}}", "did you mean weight"),
         ("queues: {a: {weight: 0}}", "at least 1"),
         ("queues: {a: {guarantee: {gpu: 2}, queues: {b: {guarantee: {gpu: 3}}}}}", "below a (b)"),
@@ -179,7 +181,7 @@ def test_a_bad_tree_is_refused_in_sentences_and_changes_nothing(
     file.write_text(text)
     before = engine.ok("get", "queues", "-q").out
     result = engine("queue", "apply", "-f", file, "--yes")
-    assert result.code == exits.INVALID, result.err
+    assert result.code == exit_codes.INVALID, result.err
     assert told in result.err
     assert engine.ok("get", "queues", "-q").out == before
-    assert engine("team", "create", "x", "--parent", "nowhere").code == exits.NOT_FOUND
+    assert engine("team", "create", "x", "--parent", "nowhere").code == exit_codes.NOT_FOUND

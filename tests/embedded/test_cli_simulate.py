@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.invoking import invoke
-from windlass.cli import exits
-from windlass.core.facts import DeviceRequest, Facts, Queue, Role, Unit
-from windlass.sim import exchange, shaping
+from windlass.cli.lib import exit_codes
+from windlass.core.model.types import ClusterFacts, DeviceRequest, Queue, Role, Workload
+from windlass.sim.inputs import builders, state_export
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "simulate"
 JOBS = """job_id,submitted,duration,gpus,user
@@ -40,17 +40,19 @@ def jobs(tmp_path: Path) -> Path:
 def state(tmp_path: Path) -> Path:
     """One node, two queues, one of which may use too little."""
     role = Role("worker", 1, 1, {}, (DeviceRequest("gpu", 8),))
-    waiting = tuple(Unit(f"u{n}", "support", (role,), float(n), expected=100.0) for n in range(2))
+    waiting = tuple(
+        Workload(f"u{n}", "support", (role,), float(n), expected=100.0) for n in range(2)
+    )
     queues = (Queue("support", limit={"gpu": 4000}), Queue("vision"))
-    facts = Facts(shaping.cluster(1, shaping.NodeForm()), queues, waiting=waiting)
+    facts = ClusterFacts(builders.cluster(1, builders.NodeForm()), queues, waiting=waiting)
     path = tmp_path / "state.json"
-    path.write_bytes(exchange.dumps(exchange.Export(10.0, facts)))
+    path.write_bytes(state_export.dumps(state_export.Export(10.0, facts)))
     return path
 
 
 def test_backfills_are_compared_side_by_side(jobs: Path) -> None:
     result = invoke("simulate", jobs, "--nodes", 1, "--check")
-    assert result.code == exits.OK, result.err
+    assert result.code == exit_codes.OK, result.err
     lines = result.out.splitlines()
     assert lines[0] == "jobs: 4 jobs on 1 node with 8 GPUs"
     assert [line[:28].strip() for line in lines[2:]] == [
@@ -106,22 +108,22 @@ def test_the_report_does_not_depend_on_the_order_of_sets(tmp_path: Path) -> None
 
 def test_quiet_prints_the_policies(jobs: Path) -> None:
     result = invoke("simulate", jobs, "--order", "fifo", "--order", "lifo", "-q")
-    assert (result.code, result.out) == (exits.OK, "fifo\nlifo\n")
+    assert (result.code, result.out) == (exit_codes.OK, "fifo\nlifo\n")
 
 
 def test_a_report_is_written(jobs: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    assert invoke("simulate", jobs, "--html", page).code == exits.OK
+    assert invoke("simulate", jobs, "--html", page).code == exit_codes.OK
     assert page.read_text().startswith("<!doctype html>")
     refused = invoke("simulate", jobs, "--html", tmp_path / "no" / "where.html")
-    assert (refused.code, "cannot be written" in refused.err) == (exits.FAILED, True)
+    assert (refused.code, "cannot be written" in refused.err) == (exit_codes.FAILED, True)
 
 
 def test_records_have_a_row_for_each_attempt_of_each_policy(jobs: Path, tmp_path: Path) -> None:
     path = tmp_path / "attempts.csv"
     arguments = ("simulate", jobs, "--nodes", 1, "--order", "fifo,lifo")
     result = invoke(*arguments, "--records", path)
-    assert (result.code, f"records: {path}" in result.err) == (exits.OK, True)
+    assert (result.code, f"records: {path}" in result.err) == (exit_codes.OK, True)
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["policy"], row["job"][8:]) for row in rows[3:5]] == [
@@ -132,7 +134,7 @@ def test_records_have_a_row_for_each_attempt_of_each_policy(jobs: Path, tmp_path
         held = sum(float(r["device_seconds"]) for r in rows if r["policy"] == policy["policy"])
         assert held == policy["by_queue"]["default"]["device_seconds"]
     refused = invoke("simulate", jobs, "--records", tmp_path / "no" / "where.csv")
-    assert (refused.code, "cannot be written" in refused.err) == (exits.FAILED, True)
+    assert (refused.code, "cannot be written" in refused.err) == (exit_codes.FAILED, True)
 
 
 def test_what_if_a_queue_of_a_running_platform_had_more(state: Path) -> None:
@@ -163,7 +165,7 @@ def test_what_is_set_of_a_queue_holds(
     jobs: Path, arguments: tuple[str, ...], policies: str
 ) -> None:
     result = invoke("simulate", jobs, "--nodes", 1, *arguments, "-q")
-    assert (result.code, result.out) == (exits.OK, policies + "\n"), result.err
+    assert (result.code, result.out) == (exit_codes.OK, policies + "\n"), result.err
 
 
 def test_an_order_that_is_set_is_played(jobs: Path) -> None:
@@ -178,20 +180,28 @@ def test_an_order_that_is_set_is_played(jobs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "text"),
     [
-        (("queue.default.order=lifo", "--order", "fifo"), exits.USAGE, "--order says of every"),
-        (("queue.default.reserve=5", "--backfill", "none"), exits.USAGE, "--backfill says of"),
-        (("queue.default.reserve=0", "--backfill", "reserving"), exits.USAGE, "leave one out"),
-        (("queue.default.reserve=-1",), exits.INVALID, "reserve is -1; it must be"),
-        (("queue.default.weight=0",), exits.INVALID, "weight is 0; it must be 1 or more."),
+        (
+            ("queue.default.order=lifo", "--order", "fifo"),
+            exit_codes.USAGE,
+            "--order and --set queue.default.order=lifo contradict",
+        ),
+        (
+            ("queue.default.reserve=5", "--backfill", "none"),
+            exit_codes.USAGE,
+            "--backfill and --set",
+        ),
+        (("queue.default.reserve=0", "--backfill", "reserving"), exit_codes.USAGE, "leave out one"),
+        (("queue.default.reserve=-1",), exit_codes.INVALID, "reserve is -1; it must be"),
+        (("queue.default.weight=0",), exit_codes.INVALID, "weight is 0; it must be 1 or more."),
     ],
 )
 def test_what_is_set_and_cannot_hold_is_refused(
-    jobs: Path, arguments: tuple[str, ...], code: int, words: str
+    jobs: Path, arguments: tuple[str, ...], code: int, text: str
 ) -> None:
     result = invoke("simulate", jobs, "--set", *arguments)
-    assert (result.code, words in result.err) == (code, True), result.err
+    assert (result.code, text in result.err) == (code, True), result.err
 
 
 def test_why_jobs_never_start_is_said(state: Path) -> None:
@@ -214,39 +224,43 @@ def test_pods_in_a_given_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "text"),
     [
-        ((), exits.USAGE, "Give one of SOURCE"),
-        (("a.csv", "--state", "s"), exits.USAGE, "Give one of SOURCE"),
-        (("none.csv",), exits.NOT_FOUND, "none.csv cannot be read"),
-        (("JOBS", "--order", "random"), exits.USAGE, "'random' is not one of fifo"),
-        (("JOBS", "--grace", "soon"), exits.USAGE, "'soon' is not a duration"),
-        (("JOBS", "--set", "queue.x.weight=1"), exits.INVALID, "no queue 'x'"),
-        (("JOBS", "--nodes-scale", "0"), exits.INVALID, "by how much"),
-        (("JOBS", "--load-scale", "-1"), exits.INVALID, "above 0"),
-        (("JOBS", "--runtimes", "maybe"), exits.INVALID, "say known, unknown"),
-        (("--pod-list", "p.csv"), exits.USAGE, "--pod-list needs --node-list"),
-        (("--pod-list", "p.csv", "--node-list", "n.csv"), exits.NOT_FOUND, "n.csv cannot be read"),
-        (("--state", "none.json"), exits.NOT_FOUND, "none.json cannot be read"),
-        (("none.yaml",), exits.NOT_FOUND, "none.yaml cannot be read"),
-        (("JOBS", "--nodes", "1000000000"), exits.USAGE, "1<=x<=100000"),
+        ((), exit_codes.USAGE, "Give one of SOURCE"),
+        (("a.csv", "--state", "s"), exit_codes.USAGE, "Give one of SOURCE"),
+        (("none.csv",), exit_codes.NOT_FOUND, "none.csv cannot be read"),
+        (("JOBS", "--order", "random"), exit_codes.USAGE, "'random' is not one of fifo"),
+        (("JOBS", "--grace", "soon"), exit_codes.USAGE, "'soon' is not a duration"),
+        (("JOBS", "--set", "queue.x.weight=1"), exit_codes.INVALID, "no queue 'x'"),
+        (("JOBS", "--nodes-scale", "0"), exit_codes.INVALID, "by how much"),
+        (("JOBS", "--load-scale", "-1"), exit_codes.INVALID, "above 0"),
+        (("JOBS", "--runtimes", "maybe"), exit_codes.INVALID, "say known, unknown"),
+        (("--pod-list", "p.csv"), exit_codes.USAGE, "--pod-list needs --node-list"),
+        (
+            ("--pod-list", "p.csv", "--node-list", "n.csv"),
+            exit_codes.NOT_FOUND,
+            "n.csv cannot be read",
+        ),
+        (("--state", "none.json"), exit_codes.NOT_FOUND, "none.json cannot be read"),
+        (("none.yaml",), exit_codes.NOT_FOUND, "none.yaml cannot be read"),
+        (("JOBS", "--nodes", "1000000000"), exit_codes.USAGE, "1<=x<=100000"),
     ],
 )
 def test_what_cannot_be_simulated_is_said(
-    jobs: Path, arguments: tuple[str, ...], code: int, words: str
+    jobs: Path, arguments: tuple[str, ...], code: int, text: str
 ) -> None:
     result = invoke("simulate", *(str(jobs) if each == "JOBS" else each for each in arguments))
     assert result.code == code
-    assert words in result.err
+    assert text in result.err
     assert result.out == ""
 
 
-def test_a_public_trace_that_is_not_here_is_told_with_who_published_it(
+def test_a_missing_public_trace_is_reported_with_its_publisher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WINDLASS_DATA", str(tmp_path))
     result = invoke("simulate", "itp/02")
-    assert (result.code, "published with ElasticFlow" in result.err) == (exits.NOT_FOUND, True)
+    assert (result.code, "published with ElasticFlow" in result.err) == (exit_codes.NOT_FOUND, True)
 
 
 def test_a_part_of_a_public_trace_that_does_not_exist_is_not_found(
@@ -257,14 +271,17 @@ def test_a_part_of_a_public_trace_that_does_not_exist_is_not_found(
     path.write_bytes(gzip.compress(b"submitted,gpus,duration,queue\n0,1,5,a\n"))
     monkeypatch.setenv("WINDLASS_DATA", str(tmp_path))
     result = invoke("simulate", "philly/nope")
-    assert (result.code, "There is no trace philly/nope" in result.err) == (exits.NOT_FOUND, True)
+    assert (result.code, "There is no trace philly/nope" in result.err) == (
+        exit_codes.NOT_FOUND,
+        True,
+    )
 
 
 def test_a_description_with_a_key_given_twice_is_invalid(tmp_path: Path) -> None:
     path = tmp_path / "twice.yaml"
     path.write_text("name: x\nnodes: [{count: 2}]\nnodes: [{count: 3}]\njobs: [{name: a}]\n")
     result = invoke("simulate", path)
-    assert (result.code, "gives 'nodes' twice" in result.err) == (exits.INVALID, True)
+    assert (result.code, "gives 'nodes' twice" in result.err) == (exit_codes.INVALID, True)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +312,7 @@ def test_ctrl_c_leaves_what_is_finished(
         while part := os.read(leader, 4096):
             seen += part
     os.close(leader)
-    assert process.returncode == exits.INTERRUPTED
+    assert process.returncode == exit_codes.INTERRUPTED
     head, columns, *rows_shown = out.splitlines()
     assert head.startswith("many: ")
     assert columns.startswith("policy")
@@ -326,31 +343,31 @@ def test_on_a_narrow_terminal_no_figure_is_left_out(jobs: Path, width: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "text"),
     [
         (("--nodes", "-3"), "-3 is not in the range"),
         (("--gpus", "0"), "0 is not in the range"),
-        (("--arrivals", "x"), "--arrivals goes with --pod-list only"),
-        (("--seed", "3"), "--seed goes with --pod-list only"),
+        (("--arrivals", "x"), "--arrivals needs --pod-list"),
+        (("--seed", "3"), "--seed needs --pod-list"),
         (("--node-list", "x", "--nodes", "3"), "Give --node-list, or --nodes"),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(
-    jobs: Path, arguments: tuple[str, ...], words: str
+    jobs: Path, arguments: tuple[str, ...], text: str
 ) -> None:
     result = invoke("simulate", jobs, *arguments)
-    assert (result.code, words in result.err) == (exits.USAGE, True), result.err
+    assert (result.code, text in result.err) == (exit_codes.USAGE, True), result.err
 
 
 def test_a_described_cluster_has_its_own_nodes() -> None:
     result = invoke("simulate", EXAMPLES / "one-gang.yaml", "--nodes", 3)
-    assert (result.code, "has its own nodes" in result.err) == (exits.USAGE, True)
+    assert (result.code, "has its own nodes" in result.err) == (exit_codes.USAGE, True)
 
 
 def test_a_report_that_cannot_be_written_is_known_before_anything_is_played(
     jobs: Path, tmp_path: Path
 ) -> None:
     result = invoke("simulate", jobs, "--html", tmp_path / "no" / "x.html")
-    assert result.code == exits.FAILED
+    assert result.code == exit_codes.FAILED
     assert "cannot be written" in result.err
     assert not result.out

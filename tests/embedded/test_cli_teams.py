@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import windlass
-from tests.embedded.test_cli_runs import SMALL, Engine, until
-from windlass.cli import exits
+from tests.embedded.test_cli_runs import SMALL, Engine
+from tests.harness.waiting import until
+from windlass.cli.lib import exit_codes
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +43,29 @@ def test_a_team_is_made_in_one_step_and_again_nothing_changes(
 
     alice, bob = (("--kubeconfig", tmp_path / f"{who}.kubeconfig") for who in ("alice", "bob"))
     ran = engine("run", *alice, "-n", "hers", *SMALL, "--", "echo", "it works")
-    assert (ran.code, ran.out) == (exits.OK, "it works\n")
+    assert (ran.code, ran.out) == (exit_codes.OK, "it works\n")
     assert engine.ok("logs", *bob, "hers").out == "it works\n"
-    assert engine("submit", *bob, "--", "true").code == exits.FORBIDDEN
-    assert engine("ps", *alice, "-N", "default").code == exits.FORBIDDEN
+    assert engine("submit", *bob, "--", "true").code == exit_codes.FORBIDDEN
+    refused = engine("ps", *alice, "-N", "default")
+    assert refused.code == exit_codes.FORBIDDEN
+    assert "You are in support (member); choose a team with -N TEAM" in refused.err
+    second = engine.ok("token", "create", "alice", "--write", tmp_path / "second", "--json").json
+    assert second["file"] == str(tmp_path / "second" / "alice.kubeconfig")
+    assert engine.ok("ps", "--kubeconfig", second["file"], "--json").json["items"]
+    engine.ok("token", "revoke", second["id"])
+    engine.ok("run", "-n", "unseen", *SMALL, "--", "true")
+    for who in (alice, bob):
+        page = engine.ok("ps", *who, "-A", "--json").json
+        assert [each["name"] for each in page["items"]] == ["hers"]
+        assert (page["active"], page["waiting"], page["finished"]) == (0, 0, 1)
+    everything = engine.ok("ps", "-A", "--json").json["items"]
+    assert {"hers", "unseen"} <= {each["name"] for each in everything}
     assert engine.ok("whoami", *alice, "--json").json["teams"] == {"support": "member"}
     assert engine.ok("whoami", *bob, "--json").json["teams"] == {"support": "viewer"}
     (own,) = engine.ok("token", "list", *alice, "--json").json
     until(lambda: engine.ok("token", "list", *alice, "--json").json[0]["lastUsed"])
     engine.ok("token", "revoke", own["id"], *alice)
-    assert engine("ps", *alice).code == exits.FORBIDDEN
+    assert engine("ps", *alice).code == exit_codes.FORBIDDEN
 
 
 def test_people_come_and_go_and_the_queue_changes(engine: Engine) -> None:
@@ -61,11 +75,11 @@ def test_people_come_and_go_and_the_queue_changes(engine: Engine) -> None:
     found = engine.ok("team", "get", "vision", "--json").json
     assert (found["admins"], found["members"]) == (["dan"], ["group:ml"])
     assert found["queue"]["spec"]["guarantee"] == {"cpu": "1"}
-    assert engine("team", "set", "nobody", "--weight", "2").code == exits.NOT_FOUND
+    assert engine("team", "set", "nobody", "--weight", "2").code == exit_codes.NOT_FOUND
     assert "vision" in engine.ok("team", "list", "-q").out.splitlines()
 
 
-def test_a_team_with_live_runs_is_deleted_only_when_told_and_leaves_nothing(
+def test_a_team_with_live_runs_is_deleted_only_with_the_flag_and_leaves_nothing(
     engine: Engine,
 ) -> None:
     made = engine.ok("team", "create", "brief", "--member", "eve", "--json").json
@@ -74,16 +88,16 @@ def test_a_team_with_live_runs_is_deleted_only_when_told_and_leaves_nothing(
     told = engine.ok("submit", "-N", "brief", "-n", "long", *SMALL, "--", "sleep", "600")
     assert "windlass why long -N brief" in told.err
     refused = engine("team", "delete", "brief", "--yes")
-    assert refused.code == exits.CONFLICT
+    assert refused.code == exit_codes.CONFLICT
     assert "long" in refused.err
     assert "--stop-runs" in refused.err
     assert "is being deleted" not in refused.err
     dry = engine.ok("team", "delete", "brief", "--stop-runs", "--dry-run", "--json").json
     assert (dry["runs"], dry["deleted"], len(dry["tokens"])) == (["long"], False, 1)
     engine.ok("team", "delete", "brief", "--stop-runs", "--yes")
-    assert engine("team", "get", "brief").code == exits.NOT_FOUND
-    assert engine("get", "namespace", "brief").code == exits.NOT_FOUND
-    assert engine("get", "queue", "brief").code == exits.NOT_FOUND
+    assert engine("team", "get", "brief").code == exit_codes.NOT_FOUND
+    assert engine("get", "namespace", "brief").code == exit_codes.NOT_FOUND
+    assert engine("get", "queue", "brief").code == exit_codes.NOT_FOUND
     users = {each["user"] for each in engine.ok("token", "list", "--json").json}
     assert "eve" not in users
 
@@ -91,18 +105,18 @@ def test_a_team_with_live_runs_is_deleted_only_when_told_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (("team", "create", "Bad_Name"), exits.INVALID, "lower-case"),
-        (("team", "create", "windlass-system"), exits.INVALID, "another name"),
-        (("team", "create", "x", "--guarantee", "gpu"), exits.USAGE, "gpu=8"),
-        (("team", "create", "x", "--guarantee", "gpu=many"), exits.INVALID, "guarantee"),
-        (("team", "create", "x", "--member", "group:"), exits.INVALID, "group:NAME"),
-        (("team", "create", "x", "--ttl", "soon", "--member", "a"), exits.INVALID, "never"),
-        (("team", "create", "x", "--quota", "pods=3"), exits.INVALID, "--limit"),
-        (("token", "revoke"), exits.USAGE, "token list"),
-        (("token", "revoke", "0123456789ab"), exits.NOT_FOUND, "windlass token list"),
-        (("team", "get", "suport"), exits.NOT_FOUND, "There is no team 'suport'"),
-        (("team", "set", "suport", "--weight", "3"), exits.NOT_FOUND, "windlass team list"),
-        (("token", "create", "ci", "--account"), exits.USAGE, "--account"),
+        (("team", "create", "Bad_Name"), exit_codes.INVALID, "lower-case"),
+        (("team", "create", "windlass-system"), exit_codes.INVALID, "another name"),
+        (("team", "create", "x", "--guarantee", "gpu"), exit_codes.USAGE, "gpu=8"),
+        (("team", "create", "x", "--guarantee", "gpu=many"), exit_codes.INVALID, "guarantee"),
+        (("team", "create", "x", "--member", "group:"), exit_codes.USAGE, "group:NAME"),
+        (("team", "create", "x", "--ttl", "soon", "--member", "a"), exit_codes.INVALID, "never"),
+        (("team", "create", "x", "--quota", "pods=3"), exit_codes.INVALID, "--limit"),
+        (("token", "revoke"), exit_codes.USAGE, "token list"),
+        (("token", "revoke", "0123456789ab"), exit_codes.NOT_FOUND, "windlass token list"),
+        (("team", "get", "suport"), exit_codes.NOT_FOUND, "There is no team 'suport'"),
+        (("team", "set", "suport", "--weight", "3"), exit_codes.NOT_FOUND, "windlass team list"),
+        (("token", "create", "ci", "--account"), exit_codes.USAGE, "--account"),
     ],
 )
 def test_bad_words_are_one_sentence_with_a_remedy(

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.embedded.test_cli_runs import Engine, until
+from tests.embedded.test_cli_runs import Engine
 from tests.embedded.test_cli_sharing import kill_server, phase, tree
-from windlass.cli import exits
+from tests.harness.waiting import until
+from windlass.cli.lib import exit_codes
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +55,12 @@ def test_limits_bind_one_user_and_can_be_raised_live(engine: Engine) -> None:
     engine.ok("queue", "set", "red", "--user-limit", "gpu=2", "--user-limit", "submitted=3",
               "--user-limit", "bob:gpu=4")  # fmt: skip
     for number in range(3):
-        assert submit(engine, "red", f"a{number}", "ada").code == exits.OK
+        assert submit(engine, "red", f"a{number}", "ada").code == exit_codes.OK
     refused = submit(engine, "red", "a3", "ada")
-    assert refused.code == exits.FORBIDDEN
+    assert refused.code == exit_codes.FORBIDDEN
     assert "user ada has 3 runs in queue red that have not ended, of at most 3" in refused.err
     for number in range(2):
-        assert submit(engine, "red", f"b{number}", "bob", gpus=2).code == exits.OK
+        assert submit(engine, "red", f"b{number}", "bob", gpus=2).code == exit_codes.OK
     until(lambda: phase(engine, "red", "b1")[0] == "Running")
     until(lambda: phase(engine, "red", "a2") == ("Queued", "WaitingForQuota"))
     why = engine.ok("why", "a2", "-N", "red").out.replace("\n  ", " ")
@@ -68,7 +69,7 @@ def test_limits_bind_one_user_and_can_be_raised_live(engine: Engine) -> None:
     engine.ok("queue", "set", "red", "--user-limit", "gpu=3")
     until(lambda: phase(engine, "red", "a2")[0] == "Running")
     engine.ok("delete", "run/a0", "-N", "red")
-    until(lambda: submit(engine, "red", "a4", "ada").code == exits.OK)
+    until(lambda: submit(engine, "red", "a4", "ada").code == exit_codes.OK)
 
 
 def test_users_take_turns_where_they_should(engine: Engine, tmp_path: Path) -> None:
@@ -77,17 +78,17 @@ def test_users_take_turns_where_they_should(engine: Engine, tmp_path: Path) -> N
     file.write_text("queues:\n  red: {namespaces: [red], userFair: true, halfLife: 7d}\n")
     engine.ok("queue", "apply", "-f", file, "--yes")
     for number in range(9):
-        assert submit(engine, "red", f"a{number}", "ada").code == exits.OK
+        assert submit(engine, "red", f"a{number}", "ada").code == exit_codes.OK
     until(lambda: tree(engine)["red"]["running"] == 8)
-    assert submit(engine, "red", "b0", "bob").code == exits.OK
+    assert submit(engine, "red", "b0", "bob").code == exit_codes.OK
     until(lambda: tree(engine)["red"]["waiting"] == 2)
     running = [f"a{n}" for n in range(9) if phase(engine, "red", f"a{n}")[0] == "Running"]
     engine.ok("delete", f"run/{running[0]}", "-N", "red")
     until(lambda: phase(engine, "red", "b0")[0] == "Running")
     shown = engine.ok("queue", "get", "red").out
-    assert "users take turns" in shown
+    assert "fair sharing between users" in shown
     assert "all use counts, halved in 168 h" in shown
-    assert "ada: holds 87.5% of the cluster, entitled to 87.5%" in shown
+    assert "ada: uses 87.5% of the cluster, entitled to 87.5%" in shown
     spec = engine.ok("get", "queue", "red", "--json").json["spec"]
     assert (spec["userFair"], spec["halfLife"]) == (True, "7d")
 
@@ -99,27 +100,28 @@ def account(engine: Engine, team: str) -> dict[str, Any]:
 
 def test_past_use_survives_a_server_that_is_killed(engine: Engine, tmp_path: Path) -> None:
     for number in range(8):
-        assert submit(engine, "blue", f"a{number}", "ada").code == exits.OK
+        assert submit(engine, "blue", f"a{number}", "ada").code == exit_codes.OK
     until(lambda: tree(engine)["blue"]["running"] == 8)
     file = tmp_path / "tree.yaml"
     file.write_text("queues:\n  red: {namespaces: [red]}\n")
     engine.ok("queue", "apply", "-f", file, "--yes")
     names = (f"w{number}" for number in range(1000))
-    assert submit(engine, "red", next(names), "bob").code == exits.OK
+    assert submit(engine, "red", next(names), "bob").code == exit_codes.OK
     enough = 8.0
     """Share-seconds: far more than a scheduler counts before it writes them for the first time."""
 
-    def has_enough() -> bool:
+    def excess(team: str, user: str) -> float:
         # Another run that waits: the status changes, and past use is written with it.
-        submit(engine, "red", next(names), "bob")
+        submit(engine, team, next(names), user)
         time.sleep(1.0)
-        return bool(account(engine, "red")["excess"] < -enough)
+        return float(account(engine, team)["excess"])
 
-    until(has_enough, 180)
+    until(lambda: excess("red", "bob") < -enough, seconds=180)
     until(lambda: "ahead of its share by" in engine.ok("queue", "get", "blue").out)
+    until(lambda: excess("blue", "ada") > 0)
     before, ahead = account(engine, "red"), account(engine, "blue")["excess"]
     kill_server(engine)
-    assert submit(engine, "red", next(names), "bob").code == exits.OK
+    assert submit(engine, "red", next(names), "bob").code == exit_codes.OK
     until(lambda: account(engine, "red")["at"] != before["at"])
     assert account(engine, "red")["excess"] < 0.9 * before["excess"]
     state = tmp_path / "state.json"

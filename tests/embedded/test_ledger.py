@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.harness.waiting import until
 from tests.unit.cli.invoking import Result, invoke
-from windlass.cli import exits
+from windlass.cli.lib import exit_codes
 
 SMALL = ("--cpus", "100m", "--memory", "64Mi")
 PRICES = {
@@ -37,7 +37,7 @@ class Engine:
 
     def ok(self, *arguments: object) -> Result:
         result = self(*arguments)
-        assert result.code == exits.OK, result.err
+        assert result.code == exit_codes.OK, result.err
         return result
 
     def kill_server(self) -> None:
@@ -45,7 +45,7 @@ class Engine:
         pid = self._pid()
         os.kill(pid, signal.SIGKILL)
         until(lambda: self._pid() not in (0, pid), "another server runs")
-        until(lambda: self("get", "queues").code == exits.OK, "it answers")
+        until(lambda: self("get", "queues").code == exit_codes.OK, "it answers")
 
     def _pid(self) -> int:
         try:
@@ -76,13 +76,6 @@ def by_run(engine: Engine) -> dict[str, Any]:
 def verdict(engine: Engine) -> dict[str, Any]:
     found: dict[str, Any] = engine.ok("usage", "--verify", "--json").json
     return found
-
-
-def until(holds: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < end, f"waited in vain until {what}"
-        time.sleep(0.1)
 
 
 def test_killed_between_any_two_steps_every_run_is_written_down_once(engine, tmp_path):
@@ -154,7 +147,7 @@ def test_without_a_ledger_nothing_hangs(engine):
     engine.ok("run", "-n", "after", *SMALL, "--", "true")
     engine.ok("delete", "run", "before", "after")
     until(lambda: engine.ok("get", "runs", "-q").out.strip() == "", "both are gone")
-    assert "keeps no ledger" in engine("usage").err
+    assert "has no ledger" in engine("usage").err
 
 
 def _reached(engine: Engine, name: str, phase: str) -> bool:

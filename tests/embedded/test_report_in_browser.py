@@ -10,7 +10,8 @@ import pytest
 
 from tests.harness import browser
 from tests.unit.cli.invoking import invoke
-from windlass.cli import exits
+from windlass.cli.lib import exit_codes
+from windlass.ledger.reports import statement, usage
 
 pytestmark = pytest.mark.skipif(
     browser.program() is None and os.environ.get("CI") != "true",
@@ -42,12 +43,20 @@ KEYS = """[...document.querySelectorAll("section")].map(section => ({
       return each.classList.contains("line") ? style.stroke : style.fill;
     }))}))"""
 
+BARS = """[...document.querySelectorAll("svg")].map(svg => {
+  const bars = [...svg.querySelectorAll("rect.bar")];
+  const keys = svg.parentElement.previousElementSibling.querySelectorAll(".key");
+  const colours = (all, name) => [...new Set([...all].map(each => getComputedStyle(each)[name]))];
+  return {heights: bars.map(each => each.getBoundingClientRect().height),
+          bars: colours(bars, "fill"), legend: colours(keys, "backgroundColor")};
+})"""
+
 
 def report(tmp_path: Path, described: str, *arguments: str) -> Path:
     source, page = tmp_path / "cluster.yaml", tmp_path / "report.html"
     source.write_text(described)
     result = invoke("simulate", source, *arguments, "--html", page)
-    assert result.code == exits.OK, result.err
+    assert result.code == exit_codes.OK, result.err
     return page
 
 
@@ -72,6 +81,32 @@ async def test_a_report_is_readable_and_asks_for_nothing(
             for drawn in section["drawn"]:
                 assert section["named"] == drawn, "a legend in the colours of its lines"
             assert len(set(section["named"])) == len(section["named"])
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (420, True)])
+async def test_a_statement_is_readable_and_asks_for_nothing(
+    tmp_path: Path, width: int, dark: bool
+) -> None:
+    row = usage.Row({"user": "ann"}, 1234.5, 56.7, 890.1, 2345.6, 123_000_000, "123.00 EUR")
+    days = [statement.Day(f"2026-01-{n:02}", 11.5 * n, 30.0 / n, 10**8 * n) for n in range(1, 32)]
+    made = statement.Statement(
+        "a <team>", "2026-01", "2026-02-01T00:00:00Z", "EUR", row, {"By user": [row]}, days, [row]
+    )
+    path = tmp_path / "statement.html"
+    path.write_text(statement.as_html(made))
+    async with browser.opened(path.as_uri(), width=width, dark=dark) as page:
+        assert page.fetched == [path.as_uri()]
+        assert page.problems == []
+        assert await page.asks("document.documentElement.scrollWidth") <= width
+        drawings = await page.asks(MARKS)
+        assert len(drawings) == 2
+        for marks in drawings:
+            assert_readable(marks)
+        bars = await page.asks(BARS)
+        assert [len(each["heights"]) for each in bars] == [62, 31]
+        for each in bars:
+            assert min(each["heights"]) > 0
+            assert each["bars"] == each["legend"], "a legend in the colours of its bars"
 
 
 def is_dark(colour: str) -> bool:

@@ -13,7 +13,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import pytest
 
 from tests.harness.embedded import EmbeddedServer
 from tests.harness.processes import Process
+from tests.harness.waiting import until
 
 RUNS = "/apis/windlass.dev/v1alpha1/namespaces/default/runs"
 PODS = "/api/v1/namespaces/default/pods"
@@ -148,14 +149,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
         made.stop()
 
 
-def until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"it never came to this: {what}"
-        time.sleep(0.02)
-
-
-def test_a_run_is_decided_assigned_run_and_told_of(engine: Engine) -> None:
+def test_a_run_is_decided_assigned_run_and_reported(engine: Engine) -> None:
     engine.submit("hello", "echo to stdout; echo to stderr >&2; exit 0")
     status = engine.wait_phase("hello", "Succeeded")
     pod = engine.pod("hello")
@@ -196,7 +190,7 @@ def test_a_run_waits_for_room_and_starts_when_it_is_free(engine: Engine) -> None
     engine.wait_phase("first", "Running")
     engine.submit("second", "echo mine now", role={"resources": whole})
     until(lambda: engine.status("second").get("reason") == "WaitingForCapacity", "a verdict")
-    assert "room for 0 now, short of " in engine.status("second")["message"]
+    assert "0 fit now, short of " in engine.status("second")["message"]
     (engine.here / "go").touch()
     engine.wait_phase("second", "Succeeded")
 
@@ -212,7 +206,9 @@ def test_a_job_goes_on_without_its_agent_and_is_found_again(engine: Engine) -> N
     assert engine.starts() == 1
 
 
-def test_what_ended_while_the_agent_was_away_is_told_by_the_next_one(engine: Engine) -> None:
+def test_pods_that_ended_while_the_agent_was_down_are_reported_by_the_next_one(
+    engine: Engine,
+) -> None:
     engine.submit("quiet", WAIT_FOR_GO + "; echo last words; exit 5")
     engine.wait_phase("quiet", "Running")
     engine.agent.kill()

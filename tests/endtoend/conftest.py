@@ -22,7 +22,7 @@ _EVERY_TIME = {
     "test_a_function_in_several_workers_returns_a_list_by_rank",
     "test_the_secret_of_a_function_goes_with_its_run",
     "test_submit_takes_any_arguments",
-    "test_what_nodes_and_runs_use_is_told",
+    "test_usage_of_nodes_and_runs_is_reported",
     "test_modules_of_the_working_folder_are_there",
     "test_a_lost_worker_fails_its_call_and_no_other",
     "test_an_executor_sits_out_a_restart_of_the_server",

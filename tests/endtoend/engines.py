@@ -11,9 +11,10 @@ import pytest
 
 import windlass
 from tests.embedded import test_skeleton
-from tests.embedded.test_skeleton import PODS, RUNS, until
+from tests.embedded.test_skeleton import PODS, RUNS
 from tests.harness import rest
 from tests.harness.platform import Platform
+from tests.harness.waiting import until
 
 
 class Embedded(test_skeleton.Engine):
@@ -54,7 +55,7 @@ class Cluster(Embedded):
 
     def __init__(self, platform: Platform) -> None:
         self.platform = platform
-        self.server = _Server(platform)  # type: ignore[assignment]
+        self.server = _Server(platform)
         self.here = Path()
         self._open_second(False)
 
@@ -89,7 +90,21 @@ class Cluster(Embedded):
         for path in ("/apis/windlass.dev/v1alpha1/namespaces/default/cronruns", RUNS):
             assert api.delete(path).status == 200
         for path in (RUNS, PODS):
-            until(lambda path=path: not self.get(path)["items"], f"{path} is empty")
+            try:
+                until(lambda path=path: not self.get(path)["items"], f"{path} is empty", 120)
+            except AssertionError as late:
+                raise AssertionError(f"{late}: {self._left(path)}") from None
+
+    def _left(self, path: str) -> list[str]:
+        """What keeps the objects that are left, for the message of a failure."""
+        found = []
+        for item in self.get(path)["items"]:
+            about, status = item["metadata"], item.get("status") or {}
+            keys = ("deletionTimestamp", "deletionGracePeriodSeconds", "finalizers")
+            known = {key: about[key] for key in keys if key in about}
+            states = [each.get("state") for each in status.get("containerStatuses") or ()]
+            found.append(f"{about['name']} {status.get('phase')} {known} {states}")
+        return found
 
     def start(self) -> None:
         """It runs already."""
@@ -120,13 +135,13 @@ class _Server:
 
 def only_with_images(engine: Embedded, why: str = "about containers") -> Cluster:
     if not isinstance(engine, Cluster):
-        pytest.skip(why)
+        pytest.skip(f"one engine only: {why}")
     return engine
 
 
 def only_on_the_machine(engine: Embedded, why: str) -> None:
     if engine.images:
-        pytest.skip(why)
+        pytest.skip(f"one engine only: {why}")
 
 
 def said(handle: windlass.RunHandle) -> list[str]:

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 import windlass
-from tests.embedded.test_skeleton import until
 from tests.endtoend.engines import Embedded, only_on_the_machine, said
-from windlass.kinds import cronrun, kubernetes, quantity, run
-from windlass.kinds.meta import ObjectMeta
+from tests.harness.waiting import until
+from windlass.kinds.types import core, cronrun, run
+from windlass.kinds.types.meta import ObjectMeta
+from windlass.kinds.values import quantity
 
 SMALL: dict[str, Any] = {"cpus": "50m", "memory": "64Mi"}
 
@@ -67,8 +68,11 @@ def test_a2_resources_variables_labels_selector_toleration_priority(
     assert handle.run.spec.priority == 70
 
 
-def test_a2_gpus_that_no_node_has_are_told_at_once(client: windlass.Client) -> None:
-    handle = client.run(["true"], gpus=8, gpu_models=["h100"])
+def test_a2_gpus_that_no_node_has_are_reported_at_once(client: windlass.Client) -> None:
+    asked = {"gpus": 8, "gpu_models": ["h100"]}
+    with pytest.raises(windlass.CannotRun, match="gpu"):
+        client.run(["true"], **asked)
+    handle = client.run(["true"], force=True, **asked)
     until(lambda: handle.status.reason == "Impossible", "a verdict")
     assert "gpu" in handle.why()
     handle.delete()
@@ -104,7 +108,7 @@ def test_a4_data_by_host_path_and_config_file(client: windlass.Client, tmp_path:
     tmp_path.chmod(0o755)
     (tmp_path / "data.csv").write_text("1,2\n")
     client.apply(
-        kubernetes.ConfigMap(
+        core.ConfigMap(
             metadata=ObjectMeta(name="settings", namespace="default"), data={"rate": "0.1"}
         )
     )
@@ -274,7 +278,7 @@ def test_a11_on_a_schedule(client: windlass.Client) -> None:
     assert client.crons.list() == []
 
 
-def test_a19_i_know_who_i_am_and_my_jobs_are_kept_from_others(
+def test_a19_whoami_works_and_jobs_are_private(
     engine: Embedded, client: windlass.Client, tmp_path: Path
 ) -> None:
     assert client.whoami().user == "admin"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import windlass
-from tests.embedded.test_skeleton import until
 from tests.endtoend.engines import Embedded, only_with_images
 from tests.harness import deviceplugin
-from windlass.kinds import run
+from tests.harness.waiting import until
+from windlass.kinds.types import run
 
 RESOURCE = "nvidia.com/gpu"
 NAMES = [f"{RESOURCE}/GPU-{letter}" for letter in "abc"]
@@ -46,7 +46,7 @@ def test_which_devices_the_kubelet_chose_is_in_the_status_and_whose_choice_it_wa
         assert tuple(map(len, held)) == (1, 2)
         assert sorted(held[0] + held[1]) == NAMES, "what the kubelet gave, each device once"
         assert alone.message == "1 running", "with one device there is nothing to choose by links"
-        assert pair.message == "1 running; which devices each member got is its node's choice"
+        assert pair.message == "1 running; the node of each replica chose its devices"
     finally:
         for handle in (one, two):
             handle.stop()

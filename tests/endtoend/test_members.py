@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import windlass
-from tests.embedded.test_skeleton import until
 from tests.endtoend.engines import Embedded, only_with_images, said
 from tests.endtoend.meeting import MEETING
 from tests.frameworks import cache
 from tests.harness import images
-from windlass.kinds import kubernetes, run
-from windlass.kinds.meta import ObjectMeta
+from tests.harness.waiting import until
+from windlass.kinds.types import core, run
+from windlass.kinds.types.meta import ObjectMeta
 
 SMALL: dict[str, Any] = {"cpus": "100m", "memory": "64Mi"}
 
@@ -41,7 +41,7 @@ def test_two_workers_find_each_other(client: windlass.Client) -> None:
     assert said(handle) == ["heard rank 1 of 2"]
 
 
-def test_too_much_memory_is_told_as_such(client: windlass.Client) -> None:
+def test_too_much_memory_has_a_reason_of_its_own(client: windlass.Client) -> None:
     handle = client.run(["python3", "-c", "b = b'x' * (300 << 20)"], retries=0, **SMALL)
     status = handle.wait(90).status
     assert (status.phase, status.reason) == ("Failed", "OutOfMemory"), status.message
@@ -83,7 +83,7 @@ for at in range(0, 64 << 20, 4096):
 """
 
 
-def test_too_little_shared_memory_is_told_with_the_size_to_ask_for(
+def test_too_little_shared_memory_is_reported_with_the_size_to_ask_for(
     engine: Embedded, client: windlass.Client
 ) -> None:
     words: dict[str, Any] = {"shm": "16Mi", "cpus": "100m", "memory": "128Mi", "retries": 0}
@@ -119,7 +119,9 @@ def test_its_own_signal_asks_it_to_save_and_the_grace_is_waited_for(
     assert (tmp_path / "saved").read_text() == "all of it"
 
 
-def test_who_does_not_listen_ends_without_waiting_for_the_grace(client: windlass.Client) -> None:
+def test_a_process_that_ignores_the_signal_ends_without_waiting_for_the_grace(
+    client: windlass.Client,
+) -> None:
     """A program that knows nothing of signals is ended by SIGTERM, as anywhere."""
     handle = client.run(["sleep", "1000"], grace="10h", **SMALL)
     until(lambda: handle.status.phase == "Running", "it runs")
@@ -255,20 +257,21 @@ def test_a_start_without_one_of_its_members_ends_in_time_and_names_it(
         status = handle.wait(90).status
     assert (status.phase, status.reason) == ("Failed", "Timeout"), status.message
     told = {
-        "there": f"did not start within spec.duration.start (8s): worker {index} has no address",
-        "away": f"after 8 s these members had no address: worker {index}",
+        "there": "did not start within --start-timeout 8s (spec.duration.start): "
+        f"worker {index} has no address",
+        "away": f"after 8 s these replicas had no address: worker {index}",
     }
     assert told[controllers] in status.message
 
 
-def has_given_up(pod: kubernetes.Pod) -> bool:
+def has_given_up(pod: core.Pod) -> bool:
     listed = pod.status.init_container_statuses or ()
     ends = [each.state.terminated for each in listed if each.state and each.state.terminated]
     told = any('"reason": "Timeout"' in (end.message or "") for end in ends)
     return told and pod.status.phase == "Failed"  # kubelet tells of the container first
 
 
-def test_an_image_without_a_shell_gets_all_that_members_are_told(
+def test_an_image_without_a_shell_gets_all_variables_of_members(
     engine: Embedded, client: windlass.Client
 ) -> None:
     only_with_images(engine).platform.cluster.nodes[0].load(images.bare())

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.embedded.test_skeleton import PODS, RUNS, until
+from tests.embedded.test_skeleton import PODS, RUNS
 from tests.endtoend.engines import Embedded
+from tests.harness.waiting import until
 
 SAVES = (
     'trap "echo saved >> {here}/saves; exit 0" TERM; echo attempt $WINDLASS_ATTEMPT; '

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 import windlass
-from tests.embedded.test_skeleton import until
 from tests.endtoend.engines import Embedded
-from windlass.sdk import failures
+from tests.harness.waiting import until
+from windlass.sdk import errors
 
 SMALL: dict[str, Any] = {"cpus": "50m", "memory": "64Mi"}
 
@@ -51,7 +51,7 @@ def test_a_run_that_fails_raises_with_its_reason_and_what_to_do(client: windlass
 
 def test_waiting_gives_up_and_the_run_goes_on(client: windlass.Client) -> None:
     handle = client.run("sleep 1000", name="slow", **SMALL)
-    with pytest.raises(TimeoutError, match=r"slow has not ended within 0.2 s.*it goes on"):
+    with pytest.raises(TimeoutError, match=r"slow has not ended within 0.2 s.*it was not stopped"):
         handle.wait(0.2)
     assert handle.status.phase in ("Queued", "Starting", "Running")
     handle.stop()
@@ -62,9 +62,21 @@ def test_waiting_gives_up_and_the_run_goes_on(client: windlass.Client) -> None:
 
 
 def test_a_run_that_can_never_start_says_why(client: windlass.Client) -> None:
-    handle = client.run(["true"], cpus=9999)
+    with pytest.raises(windlass.CannotRun, match="9999") as refused:
+        client.run(["true"], cpus=9999, name="never")
+    assert (refused.value.reason, bool(refused.value.remedy)) == ("Impossible", True)
+    with pytest.raises(windlass.CannotRun, match="9999"):
+        client.run(print, cpus=9999)
+    with pytest.raises(windlass.errors.NotFound):
+        client.runs.get("never")
+    handle = client.run(["true"], cpus=9999, force=True)
     until(lambda: handle.status.reason == "Impossible", "a verdict")
     assert "9999" in handle.why()
+    with pytest.raises(windlass.CannotRun, match=r"stays queued: needs 9999 cpu"):
+        client.runs.get(handle.name).result(60)
+    with pytest.raises(windlass.CannotRun, match="9999"):
+        handle.scale(2)
+    assert handle.run.spec.roles[0].replicas == 1
     handle.delete()
 
 
@@ -74,6 +86,14 @@ def test_a_rerun_is_a_new_run_of_the_same(client: windlass.Client) -> None:
     second = first.rerun()
     assert second.name.startswith("again-")
     assert [line.text for line in second.logs(follow=True)] == ["again"]
+
+
+def test_a_missing_secret_is_found_before_the_run_is_submitted(client: windlass.Client) -> None:
+    with pytest.raises(windlass.errors.NotFound, match="secret/nope not found"):
+        client.run(["true"], secrets=["nope"], name="keyed", **SMALL)
+    with pytest.raises(windlass.errors.NotFound, match="keyed"):
+        client.runs.get("keyed")
+    client.run(["true"], secrets=["nope"], name="keyed", force=True, **SMALL).delete()
 
 
 def test_a_held_run_starts_when_it_is_released(client: windlass.Client) -> None:
@@ -90,6 +110,11 @@ def test_objects_of_every_kind_can_be_read_and_changed(client: windlass.Client) 
     )
     assert [each.action for each in outcome] == ["created"]
     assert client.queues.get("team").spec.weight == 2
+    text = "apiVersion: windlass.dev/v1alpha1\nkind: Queue\nmetadata: {name: team}\n"
+    with pytest.raises(windlass.errors.BadRequest, match="spec is given twice, on lines 4 and 5"):
+        client.apply(text + "spec: {weight: 4}\nspec: {weight: 5}\n")
+    with pytest.raises(windlass.errors.BadRequest, match="queue/team is described twice"):
+        client.apply(f"{text}spec: {{weight: 4}}\n---\n{text}spec: {{weight: 5}}\n")
     assert client.queues.patch("team", {"weight": 3}).spec.weight == 3
     assert client.get("wq", "team").spec.weight == 3
     changes = client.watch("queue", fields="metadata.name=team")
@@ -98,11 +123,11 @@ def test_objects_of_every_kind_can_be_read_and_changed(client: windlass.Client) 
     assert any(change == "DELETED" for change, _ in changes)
     assert client.whoami().user == "admin"
     assert [node.name for node in client.nodes.list()]
-    with pytest.raises(windlass.errors.NotFound, match="no kind of object; choose one of"):
+    with pytest.raises(windlass.errors.NotFound, match="is not a kind; choose one of"):
         client.list("sausage")
 
 
-def test_what_nodes_and_runs_use_is_told(engine: Embedded, client: windlass.Client) -> None:
+def test_usage_of_nodes_and_runs_is_reported(engine: Embedded, client: windlass.Client) -> None:
     handle = client.run("sleep 1000", **SMALL)
     until(lambda: client.runs.usage().get(handle.name, {}).get("memory", 0) > 0, "it is measured")
     used = client.nodes.usage()[engine.node()["metadata"]["name"]]
@@ -225,7 +250,7 @@ def test_what_waits_can_be_cancelled_and_what_runs_cannot(client: windlass.Clien
         assert waiting[-2].result(60) == 8
 
 
-def test_shutdown_ends_what_was_handed_in_and_takes_no_more(client: windlass.Client) -> None:
+def test_shutdown_ends_submitted_calls_and_accepts_no_more(client: windlass.Client) -> None:
     pool = windlass.Executor(2, client=client, **SMALL)
     futures = [pool.submit(pow, 3, n) for n in range(4)]
     pool.shutdown()
@@ -244,11 +269,44 @@ def test_shutdown_can_cancel_what_waits(client: windlass.Client) -> None:
     assert futures[-1].cancelled()
 
 
+_MAPS = """
+import pathlib, sys, time, windlass
+def slow(n):
+    time.sleep(600)
+with windlass.Executor(2, client=windlass.Client(kubeconfig=sys.argv[1], namespace=sys.argv[2]),
+                       name="left", cpus="100m", memory="64Mi") as pool:
+    list(pool.map(slow, range(6)))
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_workers_stop_with_the_program_that_uses_them(
+    client: windlass.Client, how: signal.Signals
+) -> None:
+    source = client.aio.store.access.source
+    program = subprocess.Popen(
+        [sys.executable, "-c", _MAPS, source, client.namespace], stderr=subprocess.PIPE, text=True
+    )
+
+    def workers(phase: str) -> int:
+        return sum(each.name.startswith("left-") for each in client.runs.list(phase=phase))
+
+    until(lambda: workers("Running") == 2, "both workers run")
+    program.send_signal(how)
+    assert program.wait(20) == -how
+    until(lambda: not workers("Running") and not workers("Starting"), "no worker runs")
+    assert not workers("Queued")
+    assert program.stderr is not None
+    said = program.stderr.read()
+    assert "Traceback" not in said
+    assert ("windlass: interrupted: 6 calls are cancelled" in said) is (how is signal.SIGINT)
+
+
 def test_shutdown_without_work_needs_no_server() -> None:
     windlass.Executor(1, client=windlass.Client(kubeconfig=_nowhere()), **SMALL).shutdown()
 
 
-def test_nobody_keeps_what_was_sent(pool: windlass.Executor) -> None:
+def test_no_component_keeps_what_was_sent(pool: windlass.Executor) -> None:
     import gc
     import weakref
 
@@ -296,7 +354,7 @@ def test_modules_of_the_working_folder_are_there(
 def test_a_lost_worker_fails_its_call_and_no_other(client: windlass.Client) -> None:
     with windlass.Executor(2, client=client, **SMALL) as pool:
         doomed = pool.submit(lambda: os.kill(os.getpid(), signal.SIGKILL))
-        with pytest.raises(failures.WorkerLost, match="may have had effects"):
+        with pytest.raises(errors.WorkerLost, match="may have had effects"):
             doomed.result(60)
         assert pool.submit(pow, 2, 4).result(60) == 16
 
@@ -317,7 +375,7 @@ def test_a_call_whose_worker_is_stopped_and_starts_again_is_lost_and_not_made_tw
         running = client.runs.list(phase="Running")
         (worker,) = [each for each in running if each.name.startswith("moved")]
         worker.suspend()
-        with pytest.raises(failures.WorkerLost, match="may have had effects"):
+        with pytest.raises(errors.WorkerLost, match="may have had effects"):
             doomed.result(60)
         worker.resume()
         assert pool.submit(pow, 2, 4).result(60) == 16
@@ -341,7 +399,7 @@ def test_a_lost_call_is_made_again_if_that_is_wanted(
 def test_workers_that_can_never_start_fail_the_calls(client: windlass.Client) -> None:
     with windlass.Executor(1, client=client, cpus=9999) as pool:
         doomed = pool.submit(pow, 2, 2)
-        with pytest.raises(failures.WorkerLost, match=r"can ever start.*9999"):
+        with pytest.raises(errors.WorkerLost, match=r"can ever start.*9999"):
             doomed.result(60)
 
 

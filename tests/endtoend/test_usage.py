@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.embedded.test_skeleton import until
 from tests.endtoend.engines import Embedded, only_with_images
+from tests.harness.waiting import until
 from tests.unit.cli.invoking import Result, invoke
-from windlass.cli import exits
-from windlass.kinds import times
+from windlass.cli.lib import exit_codes
+from windlass.kinds.values import times
 
 HOLD = "echo once >> {here}/starts; while [ ! -e {here}/go ]; do sleep 0.05; done"
 
@@ -32,7 +32,7 @@ class Cli:
 
     def ok(self, *words: object) -> Result:
         result = self(*words)
-        assert result.code == exits.OK, result.err
+        assert result.code == exit_codes.OK, result.err
         return result
 
     def json(self, *words: object) -> Any:
@@ -65,6 +65,9 @@ class Cli:
 @pytest.fixture(scope="module")
 def cli(engine: Embedded) -> Cli:
     made = Cli(engine)
+    for device, why in (("cpu", "price set machine"), ("rocket", "No node has a device of kind")):
+        refused = made("price", "set", device, "--per-hour", "3.60")
+        assert (refused.code, why in refused.err) == (exit_codes.INVALID, True), refused.err
     made.ok("price", "set", "machine", "--per-hour", "3.60")
     return made
 
@@ -84,7 +87,7 @@ def test_what_a_run_held_is_written_down_once_though_the_server_is_killed(
     assert verdict["holds"], verdict
     before = cli.usage_of("kept")
     assert before["costMicros"] > 0
-    assert f"It cost {before['cost']}." in cli.ok("get", "run", "kept").err
+    assert f"Cost: {before['cost']}." in cli.ok("get", "run", "kept").err
     assert "It would cost" in cli.ok("run", "--dry-run", "--cpus", "1", "--", "true").err
     # A second life adds nothing, and a run that is deleted is let go and stays in the ledger.
     engine.server.restart(hard=True)
@@ -94,7 +97,7 @@ def test_what_a_run_held_is_written_down_once_though_the_server_is_killed(
     assert cli.usage_of("kept") == before
 
 
-def test_a_deleted_run_is_kept_while_nobody_writes_it_down(
+def test_a_deleted_run_is_kept_until_the_ledger_has_recorded_it(
     engine: Embedded, cli: Cli, tmp_path: Path
 ) -> None:
     only_with_images(engine, "embedded, a server that is away takes no deletion either")
@@ -113,7 +116,7 @@ def test_a_deleted_run_is_kept_while_nobody_writes_it_down(
     assert cli.settled()["holds"]
 
 
-def test_nodes_are_there_whether_anybody_holds_them_or_not(engine: Embedded, cli: Cli) -> None:
+def test_nodes_are_listed_whether_they_are_used_or_not(engine: Embedded, cli: Cli) -> None:
     found: dict[str, Any] = {}
 
     def has_time() -> bool:
@@ -167,7 +170,7 @@ def test_the_fleets_series_tells_what_is_held_used_and_waited_for(
     cli.ok(*fleet, "--statement", "html", "-o", str(page))
     assert "<svg" in page.read_text()
     assert "from,device,team" in cli.ok(*fleet, "--statement", "csv").out
-    assert cli(*fleet, "--by", "user").code == exits.USAGE
+    assert cli(*fleet, "--by", "user").code == exit_codes.USAGE
     cli.ok("delete", "run", "waits")
 
 
@@ -182,7 +185,10 @@ def test_teams_queues_statements_and_budgets(engine: Embedded, cli: Cli, tmp_pat
         assert "vision" in cli.ok("queue", "tree").out
         file = tmp_path / "tree.yaml"
         file.write_text("queues:\n  vision: {guarantee: {cpu: 2}, namespaces: [vision]}\n")
-        assert "may count on cpu" in cli.ok("queue", "apply", "-f", str(file), "--dry-run").out
+        assert (
+            "is guaranteed 2 cpu instead of 1"
+            in cli.ok("queue", "apply", "-f", str(file), "--dry-run").out
+        )
         cli.ok("queue", "apply", "-f", str(file), "--yes")
         # The command waits until the budget is in force: what is submitted after it meets it.
         assert "Held" in cli.ok("budget", "set", "vision", "--hours", "machine=0").out
@@ -205,6 +211,10 @@ def test_teams_queues_statements_and_budgets(engine: Embedded, cli: Cli, tmp_pat
         assert "vision" in page.read_text()
         assert "team,month,table" in cli.ok("usage", "-N", "vision", "--statement", "csv").out
         assert cli.json("usage", "-N", "vision", "--statement", "text")["team"] == "vision"
+        whole = tmp_path / "all.html"
+        cli.ok("usage", "--all", "--statement", "html", "-o", str(whole))
+        assert "not allocated" in whole.read_text()
+        assert "vision" in whole.read_text()
     finally:
         cli("team", "delete", "vision", "--stop-runs", "-y")
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tests.faults import cluster_checker
-from tests.harness import players, rest
+from tests.harness import players, rest, waiting
 from tests.harness.control_plane import ControlPlane
 from tests.harness.parts import Part
 from tests.harness.plugin import CRDS
 from tests.harness.road import Road
-from windlass.install import names, rights
+from windlass.install import names, rbac
 
 Json = dict[str, Any]
 NAMESPACE = "default"
@@ -86,14 +86,27 @@ class World:
     def _grant(self) -> None:
         """Each part has its own account with its own rights, and no other; leases are there, as
         the installation makes them."""
-        for obj in rights.objects():
+        for obj in rbac.objects():
             base = f"/apis/{obj['apiVersion']}" if "/" in obj["apiVersion"] else "/api/v1"
             namespace = obj["metadata"].get("namespace")
             space = f"/namespaces/{namespace}" if namespace else ""
             self.post(f"{base}{space}/{obj['kind'].lower()}s", obj)
+        self._let_read_metrics()
         for name in cluster_checker.OURS:
             leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.SYSTEM}/leases"
             self.post(leases, {"metadata": {"name": name}})
+
+    def _let_read_metrics(self) -> None:
+        """The tests read which part leads from its metrics, with the token of its account."""
+        group = "rbac.authorization.k8s.io"
+        accounts = [
+            {"kind": "ServiceAccount", "name": f"windlass-{name}", "namespace": names.SYSTEM}
+            for name in ("scheduler", "controllers")
+        ]
+        self.post(f"/apis/{group}/v1/clusterrolebindings", {
+            "metadata": {"name": "tests-read-metrics"}, "subjects": accounts,
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": names.SCRAPER},
+        })  # fmt: skip
 
     def add_node(self, name: str, gpus: int = 0) -> None:
         has = {"cpu": "4", "memory": "8Gi", "pods": "20"}
@@ -116,9 +129,9 @@ class World:
         config = json.loads(self.plane.token_kubeconfig(account).read_text())
         road = self.roads[account.removeprefix("windlass-")]
         config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{road.port}"
-        path = self.folder / f"{account}.kubeconfig"
-        path.write_text(json.dumps(config))
-        return path
+        file = self.folder / f"{account}.kubeconfig"
+        file.write_text(json.dumps(config))
+        return file
 
     def _with_clock(self, name: str, number: int) -> list[str]:
         """The wall clock of each of our processes is the machine's plus what a file says."""
@@ -129,7 +142,7 @@ class World:
         self.clocks.append(clock)
         (shim / "sitecustomize.py").write_text(
             "import datetime, pathlib\n"
-            "from windlass.kinds import times\n"
+            "from windlass.kinds.values import times\n"
             f"told, real = pathlib.Path({str(clock)!r}), times.now\n"
             "times.now = lambda: real() + datetime.timedelta(seconds=float(told.read_text()))\n"
         )
@@ -258,9 +271,9 @@ class World:
         for each in self.rest.get(PODS).json["items"]:
             if not each["metadata"].get("ownerReferences"):
                 self.rest.delete(f"{PODS}/{each['metadata']['name']}")
-        rest.eventually(
-            "nothing is left behind",
+        waiting.until(
             lambda: not (cluster_checker.leftovers(self.rest, NAMESPACE)),
+            "nothing is left behind",
             PATIENCE,
         )
         self.expected.clear()
@@ -283,7 +296,7 @@ class World:
         began = time.monotonic()
         time.sleep(self.random.uniform(0, 2))
         part.start()
-        rest.eventually(f"a {name} leads again", lambda: self.leader(name), PATIENCE)
+        waiting.until(lambda: self.leader(name), f"a {name} leads again", PATIENCE)
         print(f"  another {name} led after {time.monotonic() - began:.1f} s")
 
     def pause_leader(self, name: str) -> None:
@@ -343,7 +356,7 @@ class World:
                      "priorityLevelConfiguration": {"name": "narrow"},
                      "rules": [{"subjects": subjects, "resourceRules": [anything]}]},
         })  # fmt: skip
-        rest.eventually("our processes are answered 429", self._is_throttled, PATIENCE)
+        waiting.until(self._is_throttled, "our processes are answered 429", PATIENCE)
         time.sleep(10)
         print(f"  {self._rejected():.0f} requests were answered 429")
         for kind in ("flowschemas", "prioritylevelconfigurations"):
@@ -379,16 +392,16 @@ class World:
             "spec": {"policyName": "not-the-last", "validationActions": ["Deny"]},
         }).status in (201, 409))  # fmt: skip
         try:
-            rest.eventually("bindings are refused", self._is_refused, PATIENCE)
-            gang = rest.eventually("a gang is half bound", self._half_bound_gang, PATIENCE)
+            waiting.until(self._is_refused, "bindings are refused", PATIENCE)
+            gang = waiting.until(self._half_bound_gang, "a gang is half bound", PATIENCE)
             self.kill("scheduler")
             if self.random.random() < 0.5:  # nobody relents, and what is bound must go
-                rest.eventually("it was evicted", lambda: not any(self._bound(gang)), PATIENCE)
+                waiting.until(lambda: not any(self._bound(gang)), "it was evicted", PATIENCE)
         finally:
             for kind in ("ybindings", "ies"):
                 path = f"{policies}{kind}/not-the-last"
                 self.persist(lambda p=path: self.rest.delete(p).status in (200, 404))
-        rest.eventually("it is whole or gone", lambda: len(set(self._bound(gang))) < 2, PATIENCE)
+        waiting.until(lambda: len(set(self._bound(gang))) < 2, "it is whole or gone", PATIENCE)
         for each in self.rest.get(PODS).json["items"]:
             if each["metadata"]["name"].startswith(f"{gang}-"):
                 self.rest.delete(f"{PODS}/{each['metadata']['name']}")

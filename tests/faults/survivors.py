@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from windlass.agent import kept
+from windlass.podlogs import archive
 
 ENDED = ("Succeeded", "Failed", "Stopped")
 JOB = """
@@ -218,8 +218,8 @@ def left_behind(state: Path, uids: set[str]) -> list[str]:
     for root, folders, _ in os.walk("/sys/fs/cgroup"):
         found += [f"cgroup: {root}/{name}" for name in folders if _names_any(name, uids)]
     for root, folders, files in os.walk(state / "agent"):
-        if Path(root) == state / "agent" and kept.FOLDER in folders:
-            folders.remove(kept.FOLDER)  # bounded, and swept some minutes after their runs
+        if Path(root) == state / "agent" and archive.FOLDER in folders:
+            folders.remove(archive.FOLDER)  # bounded, and swept some minutes after their runs
         found += [f"file: {root}/{name}" for name in folders + files if _names_any(name, uids)]
     return found
 

@@ -70,7 +70,7 @@ async def early_answers(tmp_path: Path, module: str, synchronous: str = "") -> l
     return early + [f"told {mark}" for mark, at in heard if trace.safe_since(mark) > at]
 
 
-async def test_nothing_is_answered_or_told_to_a_watcher_before_its_sync(tmp_path: Path) -> None:
+async def test_no_answer_and_no_watch_event_comes_before_its_sync(tmp_path: Path) -> None:
     assert await early_answers(tmp_path, "windlass.server") == []
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.harness import rest
 from tests.harness.embedded import EmbeddedServer
-from windlass.store.embedded import spare
+from windlass.store.embedded import disk_reserve
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 PIECE = "x" * 200_000
@@ -107,16 +107,16 @@ def test_on_a_full_disk_ends_and_deletions_can_still_be_written(small_disk: Path
 def test_what_was_set_aside_is_used_once_and_set_aside_again_when_there_is_plenty(
     small_disk: Path,
 ) -> None:
-    kept = spare.Spare(small_disk / "store.db")
+    kept = disk_reserve.DiskReserve(small_disk / "store.db")
     (file,) = small_disk.iterdir()
-    assert 0 < file.stat().st_blocks * 512 <= spare.MOST_BYTES
+    assert 0 < file.stat().st_blocks * 512 <= disk_reserve.MAX_BYTES
     filling = fill(small_disk)
-    assert kept.give()
-    assert not kept.give()
-    kept.keep()
+    assert kept.release()
+    assert not kept.release()
+    kept.refill()
     assert not file.exists(), "it does not take the last"
     filling.unlink()
-    kept.keep()
+    kept.refill()
     assert file.exists()
 
 

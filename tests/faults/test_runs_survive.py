@@ -23,10 +23,11 @@ from typing import Any
 import pytest
 
 import windlass
-from tests.embedded.test_skeleton import Engine, until
+from tests.embedded.test_skeleton import Engine
 from tests.faults import survivors
 from tests.faults.seeds import SOAK, campaign_seed
 from tests.faults.survivors import ENDED, Order
+from tests.harness.waiting import until
 
 ROUNDS, PER_ROUND = (100, 3) if SOAK else (8, 3)
 END_SECONDS = 600.0
@@ -261,7 +262,7 @@ class Campaign:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600 if SOAK else 300)
-def test_every_run_ends_as_it_should_whoever_is_killed(tmp_path: Path) -> None:
+def test_every_run_ends_as_it_should_whichever_process_is_killed(tmp_path: Path) -> None:
     seed = campaign_seed()
     engine = Engine(tmp_path)
     try:

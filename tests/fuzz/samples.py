@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from windlass.kinds import registry
-from windlass.kinds.resources import Resource
+from windlass.kinds.types.resource import Resource
 
 Json = dict[str, Any]
 NAMESPACE = "fuzz"

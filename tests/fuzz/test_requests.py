@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz import samples, strategies
 from tests.fuzz.wire import Wire, judge
-from windlass.kinds.resources import Resource
+from windlass.kinds.types.resource import Resource
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 

@@ -18,10 +18,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-KUBERNETES = "1.36.3"
+TESTED = ("1.34.4", "1.35.4", "1.36.3")
+"""The versions of Kubernetes that this recipe builds; the last one unless another is chosen."""
+KUBERNETES = os.environ.get("WINDLASS_KUBERNETES") or TESTED[-1]
+"""The version of this process."""
 ETCD = "3.6.14"
 KWOK = "0.8.0"
 VERSITY = "1.8.0"
+HELM = "3.22.0"
 
 # What k8s.io/kubernetes keeps in its own tree and publishes apart. Its go.mod asks for v0.0.0 of
 # each and replaces that by a folder; asking for the published version here outbids v0.0.0.
@@ -34,6 +38,9 @@ STAGING_MODULES = (
     "kubelet", "metrics", "mount-utils", "pod-security-admission", "sample-apiserver",
     "sample-controller", "streaming",
 )  # fmt: skip
+
+# Staging modules that older minor versions do not have.
+_SINCE = {"cri-streaming": 36, "streaming": 36}
 
 # Required by k8s.io/kubernetes, used by no command, and not published at this version.
 UNPUBLISHED_MODULE = "k8s.io/sample-cli-plugin"
@@ -104,7 +111,11 @@ _STAGING_VERSION = "0." + KUBERNETES.split(".", 1)[1]
 _KUBERNETES_MODULE = Module(
     "kubernetes",
     {"k8s.io/kubernetes": KUBERNETES}
-    | {f"k8s.io/{module}": _STAGING_VERSION for module in STAGING_MODULES},
+    | {
+        f"k8s.io/{module}": _STAGING_VERSION
+        for module in STAGING_MODULES
+        if _SINCE.get(module, 0) <= int(KUBERNETES.split(".")[1])
+    },
     empty_replacements=(UNPUBLISHED_MODULE,),
 )
 _ETCD_MODULE = Module("etcd", {"go.etcd.io/etcd/server/v3": ETCD})
@@ -126,6 +137,11 @@ OBJECT_STORE = Binary(
     "github.com/versity/versitygw/cmd/versitygw",
 )
 """S3-compatible storage, apart from the rest: where it cannot be built its tests are skipped."""
+
+HELM_CLIENT = Binary(
+    "helm", Module("helm", {"helm.sh/helm/v3": HELM}), "helm.sh/helm/v3/cmd/helm"
+)  # fmt: skip
+"""Renders the chart; apart from the rest, because one test needs it."""
 
 
 def cache_dir() -> Path:

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from tests.harness import build, rest
+from tests.harness import build, rest, waiting
 from tests.harness.certificates import Authority, write_service_account_keys
 from tests.harness.processes import Process, Stoppable, free_ports, remove_at_exit
 
@@ -204,7 +204,7 @@ class ControlPlane(Stoppable):
         for crd in documents:
             self._write_crd(crd)
         for crd in documents:
-            rest.eventually(f"{crd['metadata']['name']} is served", lambda c=crd: self._serves(c))
+            waiting.until(lambda c=crd: self._serves(c), f"{crd['metadata']['name']} is served")
 
     def start_kwok(self) -> Process:
         """Simulated kubelets: all nodes run, and so does every pod that is bound to one."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import grpc
 
-from tests.harness import kubelet, rest
+from tests.harness import kubelet, rest, waiting
 
 FOLDER = "/var/lib/kubelet/device-plugins"
 _PACKAGE = "v1beta1"
@@ -31,7 +31,7 @@ def offering(node: kubelet.Node, api: rest.Rest, resource: str, *devices: str) -
         return bool(told.get(resource) == str(len(devices)))
 
     try:
-        rest.eventually("the node counts its devices", counted, 60)
+        waiting.until(counted, "the node counts its devices", 60)
         yield
     finally:
         plugin.stop()

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tests.harness import rest
+from tests.harness import rest, waiting
 from tests.harness.players import Players
 from tests.harness.trail import Step, Trail
 
@@ -106,13 +106,13 @@ class Drill:
 
     def told(self, team: str, reason: str) -> None:
         """Until everybody of a team that waits is told this."""
-        rest.eventually(
-            f"{team} is told {reason}",
+        waiting.until(
             lambda: {
                 run.get("status", {}).get("reason")
                 for run in self.runs(team).values()
                 if run.get("status", {}).get("phase", "Queued") == "Queued"
             } == {reason},
+            f"{team} is told {reason}",
             PATIENCE,
         )  # fmt: skip
 
@@ -127,21 +127,21 @@ class Drill:
                 status["phase"] == "Running" and began <= datetime.datetime.now(datetime.UTC)
             )
 
-        rest.eventually(f"{name} runs since more than a second", is_past, PATIENCE)
+        waiting.until(is_past, f"{name} runs since more than a second", PATIENCE)
 
     def promised(self, team: str, name: str, when: datetime.datetime) -> None:
         """Until a run that waits is told when others may be stopped for it."""
         words = f"not over for enough of them before {when:%Y-%m-%dT%H:%M:%SZ}"
-        rest.eventually(
-            f"{name} is told {words}",
+        waiting.until(
             lambda: words in self.runs(team)[name].get("status", {}).get("message", ""),
+            f"{name} is told {words}",
             PATIENCE,
         )
 
     def has(self, team: str, gpus: int) -> None:
-        rest.eventually(
-            f"{team} holds {gpus}: {self.members(team)}",
+        waiting.until(
             lambda: sum(self.members(team).values()) == gpus and self.playing(team) == gpus,
+            f"{team} holds {gpus}: {self.members(team)}",
             PATIENCE,
         )
 
@@ -159,7 +159,7 @@ class Drill:
         before = self.decisions()
         self._pokes += 1
         self.queue("poke", weight=1 + self._pokes)
-        rest.eventually("one more decision", lambda: self.decisions() > before, PATIENCE)
+        waiting.until(lambda: self.decisions() > before, "one more decision", PATIENCE)
 
     def decisions(self) -> int:
         """How many were made so far."""
@@ -174,7 +174,7 @@ class Drill:
             self.poke()
             return before is not None and before == self._versions()
 
-        rest.eventually("nobody moves any more", settled, PATIENCE)
+        waiting.until(settled, "nobody moves any more", PATIENCE)
 
     def _versions(self) -> dict[str, str] | None:
         found = {}
@@ -252,16 +252,16 @@ def take_back_in_one_decision(drill: Drill) -> None:
     drill.calm()
 
 
-def _is_one_decision(steps: list[Step], gainers: set[str]) -> None:
+def _is_one_decision(steps: list[Step], preemptors: set[str]) -> None:
     """Room for all of them is named first, then who gives it, and neither ever again; then each
     starts in the very room that was freed for it."""
     first = [step for step in steps if step.what in ("nominated", "evicted")]
-    nominated = {step.run: step.told.get("members") for step in first[: len(gainers)]}
-    assert nominated.keys() == gainers, first
-    assert {step.what for step in first[len(gainers) :]} == {"evicted"}, first
-    assigned = [step for step in steps if step.what == "assigned" and step.run in gainers]
+    nominated = {step.run: step.told.get("members") for step in first[: len(preemptors)]}
+    assert nominated.keys() == preemptors, first
+    assert {step.what for step in first[len(preemptors) :]} == {"evicted"}, first
+    assigned = [step for step in steps if step.what == "assigned" and step.run in preemptors]
     assert {step.run: step.told["members"] for step in assigned} == nominated
-    assert len(assigned) == len(gainers), "each was given room once"
+    assert len(assigned) == len(preemptors), "each was given room once"
 
 
 def _given_up(steps: list[Step]) -> int:

@@ -368,7 +368,7 @@ def _site_packages() -> str:
 def _dependencies() -> list[importlib.metadata.Distribution]:
     """All that the package needs to run, on nodes too, with what that needs, in order of names."""
     found: dict[str, importlib.metadata.Distribution] = {}
-    todo = [importlib.metadata.distribution("windlass")]
+    todo = [importlib.metadata.distribution("windlass-platform")]
     while todo:
         for requirement in todo.pop().requires or ():
             name = re.split(r"[^A-Za-z0-9._-]", requirement)[0].lower()

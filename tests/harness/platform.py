@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.harness import images, rest
+from tests.harness import images, rest, waiting
 from tests.harness.balancer import Balancer
 from tests.harness.kubelet import Cluster
 from tests.harness.processes import Process, Stoppable, free_ports
-from windlass.control import engine
-from windlass.install import options, rights, workloads
+from windlass.control.model import capabilities
+from windlass.install import options, rbac, workloads
 
-NAMESPACE = engine.NAMESPACE
+NAMESPACE = capabilities.NAMESPACE
 _SERVICE = "windlass-server"
 _ENVIRONMENTS = "environments"
 _GROUP, _VERSION = "platform.windlass.dev", "v1alpha1"
@@ -78,7 +78,7 @@ class Platform(Stoppable):
         plane = self.cluster.plane
         plane.start_scheduler()
         account = workloads.names.AGENT
-        for obj in rights.objects():
+        for obj in rbac.objects():
             if obj["metadata"]["name"] == account:
                 self._write_object(obj)
         priority = workloads.names.PRIORITY
@@ -93,7 +93,7 @@ class Platform(Stoppable):
         for obj in workloads.agents(chosen):
             self._write_object(obj)
         sets = f"/apis/apps/v1/namespaces/{workloads.names.NODES}/daemonsets/{account}"
-        rest.eventually("an agent on each node", lambda: _is_everywhere(plane.rest, sets), 60)
+        waiting.until(lambda: _is_everywhere(plane.rest, sets), "an agent on each node", 60)
 
     @classmethod
     def start(cls, cluster: Cluster, folder: Path, shared: Shared | None = None) -> Platform:
@@ -144,7 +144,7 @@ class Platform(Stoppable):
 
     def _write_objects(self) -> None:
         authority = self.cluster.plane.ca_file.read_text()
-        facts = engine.Engine(
+        facts = capabilities.Engine(
             image=images.PLATFORM,
             server=f"https://{self.cluster.address}:{self._port}",
             authority=authority,
@@ -155,9 +155,9 @@ class Platform(Stoppable):
         for namespace in (NAMESPACE, workloads.names.NODES):
             self._write("/api/v1/namespaces", "v1", "Namespace", namespace)
         configs = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
-        self._write(configs, "v1", "ConfigMap", engine.NAME, data=facts.data())
+        self._write(configs, "v1", "ConfigMap", capabilities.NAME, data=facts.data())
         self._write_environments()
-        for obj in rights.people():
+        for obj in rbac.user_roles():
             self._write_object(obj)
         queues = "/apis/windlass.dev/v1alpha1/queues"
         self._write(queues, "windlass.dev/v1alpha1", "Queue", "default", spec={})

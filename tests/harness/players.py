@@ -30,9 +30,9 @@ _UNITS = {"m": 1e-3, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 1e
 
 def amount(text: str) -> float:
     """A quantity as a number."""
-    for unit, factor in _UNITS.items():
-        if text.endswith(unit):
-            return float(text.removesuffix(unit)) * factor
+    for workload, factor in _UNITS.items():
+        if text.endswith(workload):
+            return float(text.removesuffix(workload)) * factor
     return float(text)
 
 

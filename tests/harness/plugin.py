@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.harness import build, kubelet, rest
+from tests.harness import build, kubelet, outcomes, rest
 from tests.harness.control_plane import ControlPlane
 from tests.harness.embedded import EmbeddedServer
 
@@ -25,9 +25,18 @@ CRDS = REPOSITORY / "deploy" / "crds"
 USERS = {"alice": ["team-a"], "bob": ["team-b"]}
 """Users without rights of their own that have bearer tokens on the control plane."""
 
-_PREPARE = {"kubernetes": build.ensure, "kubelet": kubelet.ensure}
+_PREPARE: dict[str, Callable[[Callable[[str], None]], object]] = {
+    "kubernetes": build.ensure,
+    "kubelet": kubelet.ensure,
+    "helm": lambda say: build.ensure(say, [build.HELM_CLIENT]),
+}
 """By marker: what its tests need."""
 _PROBLEMS = pytest.StashKey[dict[str, str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # the workers of xdist report to their controller
+        config.pluginmanager.register(outcomes.Outcomes(), "outcomes")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -40,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Which tests one worker runs together. (xdist's own groups do nothing under pytest 9.)"""
-    from xdist.scheduler import LoadScopeScheduling
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:

@@ -11,7 +11,6 @@ import dataclasses
 import http.client
 import json
 import ssl
-import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -206,16 +205,6 @@ def from_kubeconfig(path: Path) -> Rest:
         if "client-certificate" in user:
             tls.load_cert_chain(user["client-certificate"], user["client-key"])
     return Rest(cluster["server"], tls, user.get("token", ""))
-
-
-def eventually(what: str, check: Any, seconds: float = 30) -> Any:
-    """The first true answer of `check`; for what servers do in their own time."""
-    deadline = time.monotonic() + seconds
-    while not (found := check()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds:.0f} s: {what}")
-        time.sleep(0.05)
-    return found
 
 
 def _target(path: str, parameters: Mapping[str, Any]) -> str:

@@ -10,7 +10,8 @@ import pytest
 from tests.contract.objects import ok, pod
 from tests.harness.control_plane import ControlPlane
 from tests.harness.processes import StartError
-from tests.harness.rest import Rest, eventually, from_kubeconfig
+from tests.harness.rest import Rest, from_kubeconfig
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.kubernetes
 
@@ -84,5 +85,5 @@ def test_scheduler_binds_and_kwok_runs(kubernetes_binaries: Path) -> None:
         plane.start_scheduler()
         ok(plane.rest.post("/api/v1/namespaces/default/pods", pod("a")), 201)
         path = "/api/v1/namespaces/default/pods/a"
-        eventually("bound", lambda: ok(plane.rest.get(path))["spec"].get("nodeName") == "n1")
-        eventually("running", lambda: ok(plane.rest.get(path))["status"]["phase"] == "Running")
+        until(lambda: ok(plane.rest.get(path))["spec"].get("nodeName") == "n1", "bound")
+        until(lambda: ok(plane.rest.get(path))["status"]["phase"] == "Running", "running")

@@ -12,7 +12,8 @@ import pytest
 
 from tests.contract.objects import ok
 from tests.harness import images, kubelet
-from tests.harness.rest import Rest, eventually
+from tests.harness.rest import Rest
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.kubelet
 
@@ -44,7 +45,7 @@ def status(api: Rest, name: str) -> dict[str, Any]:
 
 
 def ended(api: Rest, name: str) -> dict[str, Any]:
-    eventually(name, lambda: status(api, name)["phase"] in ("Succeeded", "Failed"), 60)
+    until(lambda: status(api, name)["phase"] in ("Succeeded", "Failed"), name, 60)
     terminated: dict[str, Any] = status(api, name)["containerStatuses"][0]["state"]["terminated"]
     return terminated
 
@@ -52,7 +53,7 @@ def ended(api: Rest, name: str) -> dict[str, Any]:
 def test_pods_of_two_nodes_reach_each_other(cluster: kubelet.Cluster) -> None:
     api = cluster.plane.rest
     run(api, "listens", "node-0", "python3", "-m", "http.server", "8000")
-    address = eventually("an address", lambda: status(api, "listens").get("podIP"))
+    address = until(lambda: status(api, "listens").get("podIP"), "an address")
     ask = f"until wget -q -O- http://{address}:8000; do sleep 0.1; done > /dev/null 2>&1; id -u"
     run(api, "asks", "node-1", "sh", "-c", ask)
     assert ended(api, "asks")["exitCode"] == 0
@@ -87,11 +88,11 @@ def test_killed_tests_leave_no_process_mount_cgroup_link_or_folder(
         words = ("sleep\0" + marker).encode()
         return any(words in _content(path) for path in Path("/proc").glob("[0-9]*/cmdline"))
 
-    eventually("the pod runs", running, 60)
+    until(running, "the pod runs", 60)
     starter.kill()
     starter.wait()
-    eventually("the pod is gone", lambda: not running())
-    eventually("its folder is gone", lambda: not Path(folder).exists(), 60)
+    until(lambda: not running(), "the pod is gone")
+    until(lambda: not Path(folder).exists(), "its folder is gone", 60)
     assert folder not in Path("/proc/mounts").read_text()
     assert not Path(f"/sys/class/net/{link}").exists()
     name = Path(folder).name

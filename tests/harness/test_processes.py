@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.processes import Process, StartError, free_ports
-from tests.harness.rest import eventually
+from tests.harness.waiting import until
 
 _STARTER = """
 import sys, time
@@ -45,8 +45,8 @@ def test_killed_starter_takes_its_processes_and_folders_with_it(tmp_path: Path) 
     assert alive(pid)
     starter.kill()
     starter.wait()
-    eventually("the process is gone", lambda: not alive(pid))
-    eventually("the folder is gone", lambda: not folder.exists())
+    until(lambda: not alive(pid), "the process is gone")
+    until(lambda: not folder.exists(), "the folder is gone")
 
 
 def test_process_that_ends_while_starting_shows_its_log(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_children_of_a_process_are_killed_with_it(tmp_path: Path) -> None:
     process.wait_ready(lambda: process.log.read_text().strip().isdigit())
     child = int(process.log.read_text())
     process.kill()
-    eventually("the child is gone", lambda: not alive(child))
+    until(lambda: not alive(child), "the child is gone")
 
 
 def test_free_ports_differ() -> None:

@@ -6,7 +6,7 @@ import itertools
 import json
 from typing import Any
 
-from tests.harness import players, rest
+from tests.harness import players, rest, waiting
 
 Json = dict[str, Any]
 PATIENCE = 90
@@ -21,7 +21,7 @@ class Case:
         self.name = f"case-{next(_NUMBERS)}"
         post(client, "/api/v1/namespaces", {"metadata": {"name": self.name}})
         account = f"/api/v1/namespaces/{self.name}/serviceaccounts/default"
-        rest.eventually("its service account exists", lambda: client.get(account).status == 200)
+        waiting.until(lambda: client.get(account).status == 200, "its service account exists")
 
     def node(self, name: str, *, taints: list[Json] | None = None, cordoned: bool = False,
              labels: Json | None = None, **amounts: str) -> str:  # fmt: skip
@@ -85,7 +85,7 @@ class Case:
 
     def comes(self, name: str, holds: Any, what: str) -> Json:
         try:
-            rest.eventually(what, lambda: holds(self.status(name)), PATIENCE)
+            waiting.until(lambda: holds(self.status(name)), what, PATIENCE)
         except AssertionError as never:
             raise AssertionError(f"{never}; {name} is {json.dumps(self.status(name))}") from None
         return self.status(name)

@@ -11,6 +11,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.harness.control_plane import ControlPlane
+
+
+def add_default_class(plane: ControlPlane) -> None:
+    """The storage class that an installation needs. Nobody provisions volumes here."""
+    body = {
+        "metadata": {
+            "name": "usual", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
+        },
+        "provisioner": "test.windlass.dev/nobody",
+    }  # fmt: skip
+    made = plane.rest.post("/apis/storage.k8s.io/v1/storageclasses", body)
+    assert made.status in (201, 409), made.summary
+
 
 @dataclasses.dataclass(frozen=True)
 class Done:

@@ -10,10 +10,12 @@ from typing import Any
 
 from tests.kubernetes import differentialvolumes
 from tests.kubernetes.differentialdice import NAMESPACES, ZONES, Dice
-from windlass.control import picture
-from windlass.core import affinity, facts
-from windlass.core.place import Scene, Work
-from windlass.kinds import kubernetes, wire
+from windlass.control.scheduler import cache
+from windlass.core.model import types
+from windlass.core.placement import pod_affinity
+from windlass.core.placement.placement_context import PlacementContext, Work
+from windlass.kinds import codec
+from windlass.kinds.types import core
 
 Json = dict[str, Any]
 
@@ -303,19 +305,19 @@ def _spreads(dice: Dice) -> list[Json]:
 # --- what we say ----------------------------------------------------------------------------------
 
 
-def feasible(seen: picture.Picture, body: Json) -> set[str]:
+def feasible(seen: cache.SchedulerCache, body: Json) -> set[str]:
     """The nodes that our core would take for a pod, by the code that the scheduler runs."""
-    asked = wire.from_dict(kubernetes.Pod, body)
+    asked = codec.from_dict(core.Pod, body)
     asked.spec.scheduler_name = "windlass"
     asked.spec.node_name = ""
-    seen.see_pod("ADDED", None, asked)
-    snapshot = seen.bring_up(seen.collect(0.0))
-    unit = snapshot.waiting[f"pod/{asked.uid}"]
-    crowd = snapshot.crowd.fork()
-    scene = Scene(snapshot.cluster.fork(), Work(facts.Policy().operations), crowd)
-    _, allowed, _ = affinity.fitting(scene, crowd, unit, unit.roles[0])
+    seen.on_pod("ADDED", None, asked)
+    snapshot = seen.apply_changes(seen.drain_changes(0.0))
+    workload = snapshot.waiting[f"pod/{asked.uid}"]
+    pod_index = snapshot.pod_index.fork()
+    context = PlacementContext(snapshot.cluster.fork(), Work(types.Policy().operations), pod_index)
+    _, allowed, _ = pod_affinity.fitting(context, pod_index, workload, workload.roles[0])
     named = zip(snapshot.cluster.nodes, allowed, strict=True)
-    names = {node.name for node, ok in named if ok and unit.held is None}
-    seen.see_pod("DELETED", asked, None)
-    seen.bring_up(seen.collect(0.0))
+    names = {node.name for node, ok in named if ok and workload.hold_reason is None}
+    seen.on_pod("DELETED", asked, None)
+    seen.apply_changes(seen.drain_changes(0.0))
     return names

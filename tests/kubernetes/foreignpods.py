@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import rest
+from tests.harness import waiting
 from tests.harness.control_plane import ControlPlane
 from tests.harness.processes import Process, free_ports
 
@@ -106,7 +106,7 @@ class World:
     def is_bound(self, name: str, namespace: str = "default") -> str:
         """Waits for it; the node."""
         return str(
-            rest.eventually(f"{name} is bound", lambda: self.node_of(name, namespace), PATIENCE)
+            waiting.until(lambda: self.node_of(name, namespace), f"{name} is bound", PATIENCE)
         )
 
     def why(self, name: str, reason: str, namespace: str = "default", words: str = "") -> str:
@@ -121,7 +121,7 @@ class World:
             return ""
 
         try:
-            return str(rest.eventually(f"{name} is told {reason} {words}", told, PATIENCE))
+            return str(waiting.until(told, f"{name} is told {reason} {words}", PATIENCE))
         except AssertionError as never:
             raise AssertionError(f"{never}: {self.get(name, namespace)['status']}") from None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tests.harness import rest
+from tests.harness import waiting
 from tests.kubernetes.foreignpods import PATIENCE, Json, World, pod
 
 KUBEFLOW, JOBSET, SPARK = "kubeflow.org", "jobset.x-k8s.io", "sparkoperator.k8s.io"
@@ -85,9 +85,7 @@ class Made:
 
     def are(self, count: int) -> list[str]:
         """Waits for so many pods; their names."""
-        rest.eventually(
-            f"{self.name} has {count} pods", lambda: len(self.pods()) == count, PATIENCE
-        )
+        waiting.until(lambda: len(self.pods()) == count, f"{self.name} has {count} pods", PATIENCE)
         return [each["metadata"]["name"] for each in self.pods()]
 
     def bound(self) -> list[str]:

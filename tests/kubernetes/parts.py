@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.contract.objects import ok
-from tests.harness import rest
+from tests.harness import rest, waiting
 from tests.harness.control_plane import ControlPlane
+from tests.harness.parts import scrape
 from tests.harness.processes import Process, free_ports
-from tests.kubernetes.conftest import Cli
+from tests.kubernetes.conftest import Cli, add_default_class
 from windlass.install import names
 
 PATIENCE = 240
@@ -31,8 +32,18 @@ SERVICE = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.platform.windlas
 class Part:
     """One process of ours."""
 
-    def __init__(self, name: str, command: Sequence[str | Path], folder: Path, url: str) -> None:
-        self._url = url
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        folder: Path,
+        url: str,
+        *,
+        metrics_url: str,
+        token: str,
+    ) -> None:
+        self._url, self._token = url, token
+        self.metrics_url = f"{metrics_url}/metrics"
         log = folder / f"{name}-{url.rpartition(':')[2]}.log"
         self.process = Process(name, [sys.executable, "-m", *command], log)
         self.process.start()
@@ -47,10 +58,13 @@ class Part:
         except OSError as problem:
             return str(problem)
 
+    def metrics(self) -> str:
+        return scrape(self.metrics_url, self._token)
+
     def leads(self) -> bool:
         return any(
             line.startswith("windlass_leading{") and line.endswith(" 1")
-            for line in self.says("/metrics").splitlines()
+            for line in self.metrics().splitlines()
         )
 
 
@@ -62,6 +76,7 @@ class Installation:
         self.address = _own_address()
 
     def install(self, *more: str) -> None:
+        add_default_class(self.plane)
         Cli(self.plane.kubeconfig).json("install", "--no-wait", *more)
 
     def kubeconfig(self, account: str, namespace: str = names.SYSTEM, node: str = "") -> Path:
@@ -76,30 +91,37 @@ class Installation:
 
     def start(self, part: str, kubeconfig: Path | None = None) -> Part:
         """The scheduler or the controllers."""
-        (port,) = free_ports(1)
+        port, metrics = free_ports(2)
         known = kubeconfig or self.kubeconfig(f"windlass-{part}")
+        certificate, key = self._certificate(names.METRICS_TLS)
         command = [
             "windlass.control", part, "--kubeconfig", known, "--listen", f"127.0.0.1:{port}",
+            "--metrics-listen", f"127.0.0.1:{metrics}", "--tls-cert", certificate, "--tls-key", key,
         ]  # fmt: skip
-        return self._add(Part(part, command, self.folder, f"http://127.0.0.1:{port}"))
+        where = f"http://127.0.0.1:{port}"
+        exposed = f"https://127.0.0.1:{metrics}"
+        made = Part(
+            part, command, self.folder, where, metrics_url=exposed, token=self.plane.admin_token
+        )
+        return self._add(made)
 
     def start_server(self) -> Part:
         """The server, where the API server reaches it; returns when it does."""
         (port,) = free_ports(1)
-        secret = ok(self.rest.get(f"/api/v1/namespaces/{names.SYSTEM}/secrets/{names.SERVER_TLS}"))[
-            "data"
-        ]
-        for name in ("tls.crt", "tls.key"):
-            (self.folder / name).write_bytes(base64.b64decode(secret[name]))
+        certificate, key = self._certificate(names.SERVER_TLS)
         command = [
             "windlass.server", "cluster", "--state", self.folder / "state",
             "--kubeconfig", self.kubeconfig(names.SERVER), "--port", str(port),
-            "--tls-cert", self.folder / "tls.crt", "--tls-key", self.folder / "tls.key",
+            "--tls-cert", certificate, "--tls-key", key,
         ]  # fmt: skip
         self._route(port)
         self.server_url = f"https://{self.address}:{port}"
-        part = self._add(Part("server", command, self.folder, self.server_url))
-        rest.eventually("the API server reaches it", self._available, PATIENCE)
+        made = Part(
+            "server", command, self.folder, self.server_url,
+            metrics_url=self.server_url, token=self.plane.admin_token,
+        )  # fmt: skip
+        part = self._add(made)
+        waiting.until(self._available, "the API server reaches it", PATIENCE)
         return part
 
     def start_agent(self, node: str) -> Process:
@@ -170,13 +192,13 @@ class Installation:
             found = self.run(namespace, name)
             return found if found["status"]["phase"] == phase else None
 
-        found: dict[str, Any] = rest.eventually(f"{name} is {phase}", there, PATIENCE)
+        found: dict[str, Any] = waiting.until(there, f"{name} is {phase}", PATIENCE)
         return found
 
     def report(self, namespace: str, run: str, **status: Any) -> None:
         """What a node says of the pods of a run."""
         try:
-            pods = rest.eventually("it has pods", lambda: self.pods(namespace, run), PATIENCE)
+            pods = waiting.until(lambda: self.pods(namespace, run), "it has pods", PATIENCE)
         except AssertionError as problem:
             told = self.complaints() or [part.process.log_tail(5) for part in self.parts]
             status = self.run(namespace, run)["status"]
@@ -186,6 +208,16 @@ class Installation:
             ok(self.rest.merge(path, {"status": status}))
 
     # --- helpers
+
+    def _certificate(self, secret: str) -> tuple[Path, Path]:
+        """The files of a Secret, where a pod has its volume."""
+        path = f"/api/v1/namespaces/{names.SYSTEM}/secrets/{secret}"
+        data = ok(self.rest.get(path))["data"]
+        folder = self.folder / secret
+        folder.mkdir(exist_ok=True)
+        for name in ("tls.crt", "tls.key"):
+            (folder / name).write_bytes(base64.b64decode(data[name]))
+        return folder / "tls.crt", folder / "tls.key"
 
     def _add(self, part: Part) -> Part:
         self.parts.append(part)

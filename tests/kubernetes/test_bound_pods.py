@@ -17,9 +17,10 @@ from tests.harness import players, rest
 from tests.harness.control_plane import ControlPlane
 from tests.harness.parts import Part
 from tests.harness.plugin import CRDS
+from tests.harness.waiting import until
 from tests.kubernetes.boundpods import PATIENCE, Case, Json, post
-from windlass.control import engine
-from windlass.kinds import times
+from windlass.control.model import capabilities
+from windlass.kinds.values import times
 
 pytestmark = pytest.mark.kubernetes
 
@@ -80,7 +81,7 @@ def test_taints_and_cordons_keep_members_away_and_tolerations_travel_with_the_po
     assert case.reaches("two", "Succeeded")
     assert case.nodes_of("two") == {"free"}
     case.submit("three", 3)
-    case.waits("three", "WaitingForCapacity", "room for 2 now")
+    case.waits("three", "WaitingForCapacity", "2 fit now")
     accepted = [{"key": "emptied", "operator": "Exists", "effect": "NoExecute"}]
     case.submit("tolerant", 3, nodes={"tolerations": accepted})
     assert case.reaches("tolerant", "Succeeded")
@@ -165,7 +166,7 @@ def test_shared_memory_is_part_of_the_memory_that_is_asked_for_and_counted(case:
 # --- devices --------------------------------------------------------------------------------------
 
 
-def test_whole_devices_are_extended_resources_and_shares_need_somebody_who_grants_them(
+def test_whole_devices_are_extended_resources_and_shares_need_a_plugin_that_grants_them(
     case: Case,
 ) -> None:
     case.node("gpus", nvidia_com__gpu="2")
@@ -176,9 +177,9 @@ def test_whole_devices_are_extended_resources_and_shares_need_somebody_who_grant
     case.submit("one-more", role={"devices": [{"kind": "gpu"}]})
     case.waits("one-more", "WaitingForCapacity", "gpu")
     case.submit("part", role={"devices": [{"kind": "gpu", "share": "1/4"}]})
-    case.waits("part", "Impossible", "no node says who grants shares of gpu")
+    case.waits("part", "Impossible", "no node grants shares of gpu")
     case.submit("size", role={"devices": [{"kind": "gpu", "memory": "8Gi"}]})
-    case.waits("size", "Impossible", "no node says who grants")
+    case.waits("size", "Impossible", "no node grants")
     case.rest.merge(f"{case.runs}/both", {"spec": {"stop": True}})
     case.reaches("one-more", "Succeeded")
 
@@ -191,7 +192,9 @@ def _granting(case: Case) -> str:
     return name
 
 
-def test_shares_are_granted_where_a_node_says_who_does_and_the_pod_says_which(case: Case) -> None:
+def test_shares_are_granted_where_the_node_names_the_plugin_and_the_pod_the_device(
+    case: Case,
+) -> None:
     _granting(case)
     quarter = {"devices": [{"kind": "gpu", "share": "1/4"}]}
     case.submit("parts", 3, role=quarter, run_for=None)
@@ -240,8 +243,7 @@ def test_shares_by_memory_are_granted_where_a_node_says_how_much_its_devices_hav
         return {"devices": [{"kind": "gpu", "memory": f"{amount}Mi"}]}
 
     case.submit("most", role=mebibytes(8192), run_for=None)
-    case.waits("most", "Impossible", "8192Mi of a gpu", "says how much memory it has",
-               "windlass.dev/gpu-memory")  # fmt: skip
+    case.waits("most", "Impossible", "8192Mi of a gpu", "has the label windlass.dev/gpu-memory")
     # As NVIDIA's feature discovery says it.
     told = {"metadata": {"labels": {"nvidia.com/gpu.memory": "10240"}}}
     assert case.rest.merge(f"/api/v1/nodes/{node}", told).status == 200
@@ -257,14 +259,14 @@ def test_shares_by_memory_are_granted_where_a_node_says_how_much_its_devices_hav
     case.waits("never", "Impossible", "10241Mi", "the largest", "has 10240Mi")
 
 
-def test_a_bundle_is_the_nodes_choice_where_nobody_says_where_devices_are(case: Case) -> None:
+def test_a_bundle_is_the_nodes_choice_where_device_locality_is_unknown(case: Case) -> None:
     case.node("gpus", nvidia_com__gpu="4", windlass_dev__rdma="2")
     role = {"devices": [{"kind": "gpu", "count": 2}, {"kind": "rdma"}]}
     bundle = {"devices": ["gpu", "rdma"], "within": "numa"}
     placement = {"nodes": {"selector": {"case": case.name}}, "bundle": bundle}
     case.submit("near", role=role, placement=placement, run_for=None)
     status = case.reaches("near", "Running")
-    assert "its node's choice" in status["message"]
+    assert "the node of each replica chose its devices" in status["message"]
 
 
 def test_claims_of_dynamic_resource_allocation_are_unsupported_and_never_created(
@@ -318,7 +320,7 @@ def test_what_experts_override_is_on_the_pod_and_what_is_ours_stays(case: Case) 
     assert "hostNetwork" not in spec, "what is not listed cannot be set"
 
 
-def test_an_override_that_names_what_is_not_there_is_told_so_and_goes_on_when_it_is(
+def test_an_override_with_a_missing_reference_waits_with_a_message_until_it_exists(
     case: Case,
 ) -> None:
     case.node("n")
@@ -355,7 +357,7 @@ def test_what_a_runtime_needs_for_each_pod_is_counted_before_its_node_is_decided
         return [name for name in "abcd" if case.status(name).get("phase") != "Running"]
 
     # Whichever: an API server tells times in seconds, and in the same one nobody came first.
-    rest.eventually("all but one run", lambda: len(waiting()) == 1, PATIENCE)
+    until(lambda: len(waiting()) == 1, "all but one run", PATIENCE)
     (last,) = waiting()
     case.waits(last, "WaitingForCapacity", "needs 1.25 cpu", f"of it for RuntimeClass {heavy}")
     # What the API server itself added is what was counted.
@@ -391,7 +393,7 @@ def test_an_override_that_no_pod_can_have_ends_the_run_with_the_api_servers_word
     assert case.pods() == []
 
 
-def test_whoever_asks_for_strictness_is_told_which_override_there_is_not(case: Case) -> None:
+def test_strict_validation_names_the_override_that_does_not_exist(case: Case) -> None:
     spec = {"roles": [{"command": ["true"]}], "overrides": {"hostNetwork": True}}
     body = {
         "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": "host"},
@@ -405,7 +407,7 @@ def test_whoever_asks_for_strictness_is_told_which_override_there_is_not(case: C
 # --- volumes --------------------------------------------------------------------------------------
 
 
-def test_a_claim_that_waits_for_its_node_is_told_which_and_bound_before_pods_exist(
+def test_a_claim_that_waits_for_its_node_gets_the_node_and_is_bound_before_pods_exist(
     case: Case,
 ) -> None:
     zone = "topology.kubernetes.io/zone"
@@ -436,16 +438,16 @@ def test_a_claim_that_waits_for_its_node_is_told_which_and_bound_before_pods_exi
     assert case.nodes_of("later") == {"z1"}
 
 
-def test_a_team_without_the_claim_for_environments_is_told_to_create_it_and_goes_on_then(
+def test_a_team_without_the_claim_for_environments_gets_the_remedy_and_continues_once_it_exists(
     case: Case,
 ) -> None:
     """Pods that mount a claim which does not exist would wait at their node for ever, silently."""
     case.node("n")
     path = "/api/v1/namespaces/windlass-system/configmaps"
-    facts = engine.Engine(
+    facts = capabilities.Engine(
         server="https://127.0.0.1:9", image="any", environments="claim:kept", admission=False
     )
-    post(case.rest, path, {"metadata": {"name": engine.NAME}, "data": facts.data()})
+    post(case.rest, path, {"metadata": {"name": capabilities.NAME}, "data": facts.data()})
     try:
         case.submit("wants", environment={"requirements": ["six"]})
         case.submit("plain")
@@ -474,7 +476,7 @@ def test_a_team_without_the_claim_for_environments_is_told_to_create_it_and_goes
             builder["spec"]["volumes"]
         )
     finally:
-        case.rest.delete(f"{path}/{engine.NAME}")
+        case.rest.delete(f"{path}/{capabilities.NAME}")
 
 
 def _provide(case: Case, zone: str, size: Json) -> None:
@@ -499,8 +501,8 @@ def test_a_quota_of_the_namespace_is_a_limit_that_is_named(case: Case) -> None:
     case.node("n", cpu="16")
     quotas = f"/api/v1/namespaces/{case.name}/resourcequotas"
     post(case.rest, quotas, {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "2"}}})
-    rest.eventually("it is enforced", lambda: "hard" in case.rest.get(f"{quotas}/small").json.get(
-        "status", {}))  # fmt: skip
+    until(lambda: "hard" in case.rest.get(f"{quotas}/small").json.get(
+        "status", {}), "it is enforced")  # fmt: skip
     case.submit("three", 3)
     case.waits("three", "WaitingForQuota", f"ResourceQuota {case.name}/small", "leaves 2 pods")
     assert case.pods() == []
@@ -511,7 +513,7 @@ def test_a_quota_of_the_namespace_is_a_limit_that_is_named(case: Case) -> None:
     case.reaches("three", "Succeeded")
 
 
-def test_who_is_not_admitted_is_told_the_words_before_any_pod_exists(case: Case) -> None:
+def test_a_run_that_is_not_admitted_gets_the_message_before_any_pod_exists(case: Case) -> None:
     case.node("n", cpu="16")
     limits = f"/api/v1/namespaces/{case.name}/limitranges"
     post(case.rest, limits, {"metadata": {"name": "small"}, "spec": {"limits": [
@@ -548,9 +550,7 @@ def _refuse(case: Case, label: str, value: str, message: str) -> str:
     probe = {"metadata": {"name": "probe", "labels": {label: value}},
              "spec": {"containers": [{"name": "c", "image": "none"}]}}  # fmt: skip
     path = f"/api/v1/namespaces/{case.name}/pods"
-    rest.eventually(
-        "the policy is enforced", lambda: case.rest.post(path, probe, dryRun="All").status == 422
-    )
+    until(lambda: case.rest.post(path, probe, dryRun="All").status == 422, "the policy is enforced")
     return policies
 
 
@@ -588,7 +588,7 @@ def test_a_refusal_in_the_middle_leaves_no_half_of_a_gang(case: Case) -> None:
     case.comes("gang", lambda status: status.get("attempt", 0) >= 1, "the attempt is over")
     status = case.waits("gang", "AdmissionRefused", "nobody is the third")
     assert status.get("retries", 0) == 0
-    rest.eventually("no pod stays", lambda: case.pods() == [], PATIENCE)
+    until(lambda: case.pods() == [], "no pod stays", PATIENCE)
     case.rest.delete(f"{policies}ybindings/{case.name}")
     case.reaches("gang", "Running")
     assert len(case.pods("gang")) == 4

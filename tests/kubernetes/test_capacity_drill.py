@@ -15,7 +15,7 @@ from tests.harness.drill import Drill, rehearse, wait_for_minimal_runtimes
 from tests.harness.parts import Part
 from tests.harness.players import Players
 from tests.harness.plugin import CRDS
-from windlass.control import views
+from windlass.control.runtime import informers
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
 
@@ -24,14 +24,17 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
 def drilling(folder: Path) -> Iterator[Drill]:
     with ControlPlane.start(crds=CRDS) as plane:
         api = plane.rest
-        assert api.post("/api/v1/namespaces", {"metadata": {"name": views.NAMESPACE}}).status == 201
+        assert (
+            api.post("/api/v1/namespaces", {"metadata": {"name": informers.NAMESPACE}}).status
+            == 201
+        )
         scheduler, controllers = (
             Part(plane.kubeconfig, folder, name) for name in ("scheduler", "controllers")
         )
         players = Players(rest.from_kubeconfig(plane.kubeconfig))
         players.start()
         try:
-            yield Drill(api, players, lambda: scheduler.says("/metrics"))
+            yield Drill(api, players, scheduler.metrics)
         finally:
             players.stop()
             for part in (scheduler, controllers):
@@ -45,7 +48,7 @@ def test_what_is_lent_comes_back_and_then_nothing_moves(
         rehearse(drill)
 
 
-def test_with_a_minimal_runtime_it_comes_back_at_the_promised_time(
+def test_with_a_minimum_run_time_it_comes_back_at_the_reserved_time(
     kubernetes_binaries: Path, tmp_path: Path
 ) -> None:
     with drilling(tmp_path) as drill:

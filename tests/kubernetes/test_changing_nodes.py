@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import players, rest
+from tests.harness import players, rest, waiting
 from tests.harness.control_plane import ControlPlane
 from tests.harness.parts import Part
 from tests.harness.plugin import CRDS
 from tests.kubernetes.foreignpods import Json, World, gang, node, pod
 from tests.kubernetes.foreignpods import world as world
-from windlass.control import views
+from windlass.control.runtime import informers
 
 pytestmark = pytest.mark.kubernetes
 GPU = "nvidia.com/gpu"
@@ -29,7 +29,7 @@ def running(kubernetes_binaries: Path, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("changing")
     with ControlPlane.start(crds=CRDS) as plane:
         made = World(plane, folder)
-        made.make("/api/v1/namespaces", {"metadata": {"name": views.NAMESPACE}})
+        made.make("/api/v1/namespaces", {"metadata": {"name": informers.NAMESPACE}})
         own = rest.from_kubeconfig(plane.kubeconfig)
         playing = players.Players(own)
         playing.start()
@@ -110,7 +110,7 @@ def test_a_closed_node_takes_no_pod_and_no_part_of_a_gang_until_it_opens(
     )
     assert world.is_bound("before") == "n1"
     closed(True)
-    closed_words = "1 node that could hold it is cordoned or not ready"
+    closed_words = "node n1 is cordoned" if close == "cordon" else "node n1 is not ready"
     noticed(world, pod("probe", requests={"cpu": "12"}), "WaitingForCapacity", closed_words)
     world.submit(pod("alone", requests={"cpu": "4"}), *gang("g", 2, requests={"cpu": "2"}))
     assert closed_words in world.why("alone", "WaitingForCapacity")
@@ -134,8 +134,8 @@ def test_a_node_that_lost_devices_gets_no_more_than_are_left_and_a_gang_is_handl
     assert {world.is_bound("first-0"), world.is_bound("first-1")} == {"n1"}
     for name in ("first-0", "first-1"):
         # A node that has fewer already would refuse it.
-        rest.eventually(
-            "it runs", lambda name=name: world.get(name)["status"]["phase"] == "Running", PATIENCE
+        waiting.until(
+            lambda name=name: world.get(name)["status"]["phase"] == "Running", "it runs", PATIENCE
         )
     change(world, "n1", nvidia_com__gpu="3", cpu="8", memory="32Gi", pods="110")
     world.submit(gpus("one", 1), *gpu_gang("second", 2, 1))
@@ -149,7 +149,7 @@ def test_a_node_that_lost_devices_gets_no_more_than_are_left_and_a_gang_is_handl
         world.remove(name)
     world.remove("first-1")
     world.submit(first[1])
-    rest.eventually("what is left of the gang is evicted", lambda: gone(world, "first-0"), PATIENCE)
+    waiting.until(lambda: gone(world, "first-0"), "what is left of the gang is evicted", PATIENCE)
     world.submit(first[0])
     assert "gpu" in world.why("first-0", "Impossible")
     world.submit(gpus("three", 3))
@@ -191,16 +191,16 @@ def test_a_node_that_vanishes_takes_its_pods_along_and_the_gang_is_completed_els
     def on(*names: str) -> bool:
         return sorted(places().values()) == sorted(names)
 
-    rest.eventually("both are placed", lambda: on("n1", "n2"), PATIENCE)
+    waiting.until(lambda: on("n1", "n2"), "both are placed", PATIENCE)
     (survivor,) = (uid for uid, where in places().items() if where == "n1")
     assert world.rest.delete("/api/v1/nodes/n2").status == 200
     world.add_nodes(node("n3", cpu="4"))
-    rest.eventually("the gang is whole again", lambda: on("n1", "n3"), PATIENCE)
+    waiting.until(lambda: on("n1", "n3"), "the gang is whole again", PATIENCE)
     assert places()[survivor] == "n1", "who was not hit goes on"
     world.rest.delete(
         "/apis/batch/v1/namespaces/default/jobs/pair", {"propagationPolicy": "Background"}
     )
-    rest.eventually("its pods are gone", lambda: not places(), PATIENCE)
+    waiting.until(lambda: not places(), "its pods are gone", PATIENCE)
 
 
 def cpus_on(world: World) -> dict[str, int]:
@@ -215,7 +215,7 @@ def cpus_on(world: World) -> dict[str, int]:
     return held
 
 
-def test_a_gang_whose_node_vanishes_comes_before_who_waits_for_the_room_or_gives_way_as_a_whole(
+def test_a_gang_whose_node_vanishes_comes_before_waiting_runs_or_is_evicted_as_a_whole(
     world: World,
 ) -> None:
     short = {"windlass.dev/gang-timeout": "5s"}
@@ -234,7 +234,7 @@ def test_a_gang_whose_node_vanishes_comes_before_who_waits_for_the_room_or_gives
             assert all(count <= 4 for count in held.values()), held
             return condition()
 
-        rest.eventually(what, seen, PATIENCE)
+        waiting.until(seen, what, PATIENCE)
 
     def places() -> list[str]:
         return sorted(world.node_of(name) for name in bound(world, "g-0", "g-1"))
@@ -286,7 +286,7 @@ def comes(world: World, name: str, phase: str, reason: str = "") -> Json:
         return told.get("phase") == phase and reason in ("", told.get("reason"))
 
     try:
-        rest.eventually(f"{name} is {phase} {reason}", there, PATIENCE)
+        waiting.until(there, f"{name} is {phase} {reason}", PATIENCE)
     except AssertionError as never:
         raise AssertionError(f"{never}: {status(world, name)}") from None
     return status(world, name)
@@ -297,7 +297,7 @@ def runs(world: World) -> Iterator[World]:
     yield world
     for each in world.rest.get(RUNS).json["items"]:
         world.rest.delete(f"{RUNS}/{each['metadata']['name']}")
-    rest.eventually("no run is left", lambda: not world.rest.get(RUNS).json["items"], PATIENCE)
+    waiting.until(lambda: not world.rest.get(RUNS).json["items"], "no run is left", PATIENCE)
 
 
 def test_runs_on_a_node_that_is_closed_or_lost_devices_go_on_and_others_wait(runs: World) -> None:
@@ -307,17 +307,17 @@ def test_runs_on_a_node_that_is_closed_or_lost_devices_go_on_and_others_wait(run
     submit(world, "holds", 2, one)
     comes(world, "holds", "Running")
     cordon(world, "n1", True)
-    noticed(world, gpus("probe", 4), "WaitingForCapacity", "is cordoned or not ready")
+    noticed(world, gpus("probe", 4), "WaitingForCapacity", "node n1 is cordoned")
     submit(world, "later", 2, one, run_for="0.2")
     told = comes(world, "later", "Queued", "WaitingForCapacity")
-    assert "1 node that could hold it is cordoned or not ready" in told["message"], told
+    assert "node n1 is cordoned" in told["message"], told
     cordon(world, "n1", False)
     comes(world, "later", "Succeeded")
     change(world, "n1", nvidia_com__gpu="3", cpu="8", memory="32Gi", pods="110")
     noticed(world, gpus("probe", 4), "Impossible")
     submit(world, "two", 2, one, run_for="0.2")
     told = comes(world, "two", "Queued", "WaitingForCapacity")
-    assert "room for 1 now" in told["message"], told
+    assert "1 fit now" in told["message"], told
     submit(world, "four", 4, one)
     assert "gpu" in comes(world, "four", "Queued", "Impossible")["message"]
     held = status(world, "holds")
@@ -340,6 +340,6 @@ def test_a_run_whose_node_vanishes_starts_again_elsewhere_as_a_whole(runs: World
         where = {member["node"] for member in placed}
         return told["phase"] == "Running" and told.get("attempt") == 1 and where == {"n1", "n3"}
 
-    rest.eventually("both members run again", moved, PATIENCE)
+    waiting.until(moved, "both members run again", PATIENCE)
     steps = status(world, "pair")["history"]
     assert any(step.get("reason") == "NodeLost" for step in steps), steps

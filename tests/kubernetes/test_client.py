@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from tests.harness.control_plane import ControlPlane
-from windlass.kinds import kubernetes, wire
-from windlass.kinds.kubernetes import ConfigMap, Namespace, Node, Pod, ServiceAccount
-from windlass.kinds.meta import Object, ObjectMeta
+from windlass.kinds import codec
+from windlass.kinds.types import core
+from windlass.kinds.types.core import ConfigMap, Namespace, Node, Pod, ServiceAccount
+from windlass.kinds.types.meta import Object, ObjectMeta
 from windlass.store import connect, errors
-from windlass.store.client import Preconditions
+from windlass.store.interface import Preconditions
 from windlass.store.kubernetes.client import KubernetesStore
 
 pytestmark = pytest.mark.kubernetes
@@ -203,7 +204,7 @@ async def test_patches(store: KubernetesStore, namespace: str) -> None:
 async def test_the_status_is_written_apart_from_the_rest(
     store: KubernetesStore, namespace: str
 ) -> None:
-    await store.create(wire.from_dict(Pod, pod(namespace, "p")))
+    await store.create(codec.from_dict(Pod, pod(namespace, "p")))
     patch = {"status": {"phase": "Running"}, "spec": {"activeDeadlineSeconds": 3}}
     patched = await store.patch(Pod, "p", namespace, patch=patch, subresource="status")
     assert patched.status.phase == "Running"
@@ -227,7 +228,7 @@ async def test_deleting_answers_none_when_it_is_gone(
     store: KubernetesStore, namespace: str
 ) -> None:
     await store.create(config_map(namespace, "a"))
-    await store.create(wire.from_dict(Pod, pod(namespace, "unbound")))
+    await store.create(codec.from_dict(Pod, pod(namespace, "unbound")))
     assert await store.delete(ConfigMap, "a", namespace) is None
     assert await store.delete(Pod, "unbound", namespace) is None
     with pytest.raises(errors.NotFound):
@@ -249,7 +250,7 @@ async def test_deleting_answers_with_what_is_still_held(
 
 
 async def test_a_pod_on_a_node_is_given_its_grace(store: KubernetesStore, namespace: str) -> None:
-    await store.create(wire.from_dict(Pod, pod(namespace, "p", node="n1")))
+    await store.create(codec.from_dict(Pod, pod(namespace, "p", node="n1")))
     leaving = await store.delete(Pod, "p", namespace, grace_seconds=77)
     assert leaving is not None
     assert leaving.metadata.deletion_grace_period_seconds == 77
@@ -278,9 +279,9 @@ async def test_preconditions_of_a_delete(store: KubernetesStore, namespace: str)
 async def test_owners_and_what_they_own(store: KubernetesStore, namespace: str) -> None:
     owner = await store.create(config_map(namespace, "owner"))
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.uid}
-    owned = wire.to_dict(config_map(namespace, "orphaned"))
+    owned = codec.to_dict(config_map(namespace, "orphaned"))
     owned["metadata"]["ownerReferences"] = [reference]
-    await store.create(wire.from_dict(ConfigMap, owned))
+    await store.create(codec.from_dict(ConfigMap, owned))
     leaving = await store.delete(ConfigMap, "owner", namespace, propagation="Orphan")
     assert leaving is not None
     assert leaving.metadata.finalizers == ["orphan"]
@@ -296,7 +297,7 @@ async def test_owners_and_what_they_own(store: KubernetesStore, namespace: str) 
 
 
 async def test_a_pod_is_bound_with_annotations(store: KubernetesStore, namespace: str) -> None:
-    made = await store.create(wire.from_dict(Pod, pod(namespace, "p")))
+    made = await store.create(codec.from_dict(Pod, pod(namespace, "p")))
     binding = {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -315,7 +316,7 @@ async def test_a_pod_is_bound_with_annotations(store: KubernetesStore, namespace
 async def test_an_eviction_that_a_budget_forbids_is_answered_at_once(
     store: KubernetesStore, namespace: str
 ) -> None:
-    await store.create(wire.from_dict(Pod, pod(namespace, "p", node="n1")))
+    await store.create(codec.from_dict(Pod, pod(namespace, "p", node="n1")))
     running = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
     await store.patch(Pod, "p", namespace, patch={"status": running}, subresource="status")
     budget = {
@@ -336,7 +337,7 @@ async def test_an_eviction_that_a_budget_forbids_is_answered_at_once(
 async def test_logs_of_a_pod_that_is_on_no_node_are_refused(
     store: KubernetesStore, namespace: str
 ) -> None:
-    await store.create(wire.from_dict(Pod, pod(namespace, "p")))
+    await store.create(codec.from_dict(Pod, pod(namespace, "p")))
     with pytest.raises(errors.NotFound):
         await anext(store.logs("missing", namespace))
     with pytest.raises(errors.BadRequest, match="container x is not valid"):
@@ -349,7 +350,7 @@ async def test_logs_of_a_pod_that_is_on_no_node_are_refused(
 async def test_a_watch_begins_with_what_is_there_and_says_where_that_ends(
     store: KubernetesStore, namespace: str
 ) -> None:
-    await store.create(wire.from_dict(Pod, pod(namespace, "p")))
+    await store.create(codec.from_dict(Pod, pod(namespace, "p")))
     seen = []
     async with asyncio.timeout(30):
         async for event in store.watch(Pod, namespace, initial_events=True):
@@ -362,7 +363,7 @@ async def test_a_watch_begins_with_what_is_there_and_says_where_that_ends(
 
 async def test_a_bookmark_of_a_kind_with_required_fields(store: KubernetesStore) -> None:
     async with asyncio.timeout(30):
-        async for event in store.watch(kubernetes.ClusterRoleBinding, initial_events=True):
+        async for event in store.watch(core.ClusterRoleBinding, initial_events=True):
             if event.initial_end:
                 break
 

@@ -17,12 +17,12 @@ import yaml
 
 from tests.harness.control_plane import ControlPlane
 from tests.harness.processes import free_ports
-from windlass.kinds.kubernetes import ConfigMap, ServiceAccount
-from windlass.kinds.meta import ObjectMeta
+from windlass.kinds.types.core import ConfigMap, ServiceAccount
+from windlass.kinds.types.meta import ObjectMeta
 from windlass.store import connect, errors
-from windlass.store.kubernetes import credentials, incluster
 from windlass.store.kubernetes.client import KubernetesStore
-from windlass.store.kubernetes.transport import Transport
+from windlass.store.kubernetes.config import credentials, incluster
+from windlass.store.kubernetes.http.proxy_transport import ProxyTransport
 
 pytestmark = pytest.mark.kubernetes
 
@@ -66,7 +66,9 @@ async def test_client_certificates(control_plane: ControlPlane) -> None:
     await store.close()
 
 
-async def test_acting_as_somebody_else(control_plane: ControlPlane, tmp_path: pathlib.Path) -> None:
+async def test_impersonation_of_another_user(
+    control_plane: ControlPlane, tmp_path: pathlib.Path
+) -> None:
     user = {"token": control_plane.admin_token, "as": "dave", "as-groups": ["g1", "g2"]}
     store = with_user(control_plane, tmp_path, user)
     assert await whoami(store) == "dave"
@@ -142,7 +144,7 @@ async def test_the_way_may_lead_through_a_proxy(
         assert await whoami(store) == "admin"
         await store.close()
     assert asked[0].startswith(b"CONNECT 127.0.0.1:")
-    with pytest.raises(errors.Unavailable, match=r"proxy 127.0.0.1:\d+ on the way to https://"):
+    with pytest.raises(errors.Unavailable, match=r"proxy 127.0.0.1:\d+ for https://"):
         await whoami(store)
     await store.close()
 
@@ -163,7 +165,7 @@ async def test_a_pod_s_token_is_read_again_when_it_rotates(
     access = incluster.access(environ, tmp_path)
     now = [0.0]
     rotating = credentials.ConfiguredCredentials(access, clock=lambda: now[0])
-    inside = KubernetesStore(access, Transport(access, rotating))
+    inside = KubernetesStore(access, ProxyTransport(access, rotating))
     assert inside.access.namespace == "default"
     assert await whoami(inside) == "system:serviceaccount:default:old"
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.kubelet, pytest.mark.timeout(600)]
 
 PARTS = (
     "windlass.server.main", "windlass.control.main", "windlass.agent.main", "windlass.cli.main",
-    "windlass.agent.prepare", "grpc", "psycopg", "uvloop",
+    "windlass.agent.init.main", "grpc", "psycopg", "uvloop",
 )  # fmt: skip
 STALE = """
 import importlib.util, pathlib, sysconfig
@@ -63,7 +63,7 @@ def test_what_init_containers_bring_along_is_there(image: containerfile.Image) -
     assert said(image, "python3", "-c", ask) == "False", "it would need a library of the image"
 
 
-def test_it_runs_as_nobody_and_can_change_nothing(image: containerfile.Image) -> None:
+def test_it_runs_as_an_unprivileged_user_and_can_change_nothing(image: containerfile.Image) -> None:
     assert said(image, "id", "-u") == said(image, "id", "-g") == str(images.USER)
     assert said(image, "sh", "-c", "echo $HOME") == "/tmp"
     find = "find / -xdev ( -path /proc -o -path /dev -o -path /sys ) -prune -o -not -type l"
@@ -71,7 +71,9 @@ def test_it_runs_as_nobody_and_can_change_nothing(image: containerfile.Image) ->
     assert set(writable) == {"/tmp", "/var/tmp", "/run/lock"}
 
 
-def test_nothing_is_compiled_again_by_who_may_not_write_it_down(image: containerfile.Image) -> None:
+def test_nothing_is_compiled_again_by_users_without_write_access(
+    image: containerfile.Image,
+) -> None:
     assert said(image, "python3", "-c", STALE) == ""
 
 

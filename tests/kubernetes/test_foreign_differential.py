@@ -3,8 +3,8 @@
 For each random pod: (a) kube-scheduler places it, and our set must have its node, or says that it
 cannot, and our set must be empty; (b) before that one node of our set and one outside it are put to
 kube-scheduler by pinning a copy of the pod: it must take the first and refuse the second. Then the
-state moves on with kube-scheduler's choice. What is known to differ is in docs/foreign-pods.md:
-cordoned nodes take nobody here, kube-scheduler lets in who tolerates the cordon.
+state moves on with kube-scheduler's choice. docs/guide/external-pods.md lists known
+differences: cordoned nodes take nobody here, kube-scheduler lets in who tolerates the cordon.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from tests.harness import rest
 from tests.harness.control_plane import ControlPlane
 from tests.kubernetes import differential, differentialvolumes
 from tests.kubernetes.differentialdice import NAMESPACES, Dice
-from windlass.control import picture, volumes
-from windlass.kinds import clusterkinds, kubernetes, meta
+from windlass.control.scheduler import cache
+from windlass.control.volumes import topology
+from windlass.kinds.types import cluster, core, meta
 from windlass.store import connect, errors
+from windlass.store.informer import Change, Informer
 from windlass.store.kubernetes.client import KubernetesStore
-from windlass.store.reflector import Change, Reflector
 
 pytestmark = pytest.mark.kubernetes
 
@@ -52,47 +53,47 @@ class Judge:
 
     def __init__(self, plane: ControlPlane, store: KubernetesStore) -> None:
         self._rest, self._store = plane.rest, store
-        self.seen = picture.Picture()
-        self._pods: dict[str, kubernetes.Pod] = {}
-        self._nodes: dict[str, kubernetes.Node] = {}
-        self.volumes = volumes.Volumes()
+        self.seen = cache.SchedulerCache()
+        self._pods: dict[str, core.Pod] = {}
+        self._nodes: dict[str, core.Node] = {}
+        self.volumes = topology.Volumes()
         self._seen: set[tuple[str, str]] = set()
         """Kind and name of what there is of storage."""
         self._turn = asyncio.Lock()
         self._making: set[asyncio.Task[None]] = set()
         self._news = asyncio.Condition()
-        self._reflectors: list[Reflector[Any]] = [
-            Reflector(store, kubernetes.Node, on_event=self._see_node),
-            Reflector(store, kubernetes.Pod, on_event=self._see_pod),
-            Reflector(store, kubernetes.Namespace, on_event=self.seen.book.see_namespace),
+        self._informers: list[Informer[Any]] = [
+            Informer(store, core.Node, on_event=self._see_node),
+            Informer(store, core.Pod, on_event=self._see_pod),
+            Informer(store, core.Namespace, on_event=self.seen.pod_cache.on_namespace),
             *(
-                Reflector(store, kind, on_event=self._see_volumes)
+                Informer(store, kind, on_event=self._see_volumes)
                 for kind in (
-                    clusterkinds.PersistentVolume, clusterkinds.PersistentVolumeClaim,
-                    clusterkinds.StorageClass, clusterkinds.CSIDriver,
-                    clusterkinds.CSIStorageCapacity,
+                    cluster.PersistentVolume, cluster.PersistentVolumeClaim,
+                    cluster.StorageClass, cluster.CSIDriver,
+                    cluster.CSIStorageCapacity,
                 )
             ),
             *(
-                Reflector(store, kind, on_event=self._see_attachments)
-                for kind in (clusterkinds.CSINode, clusterkinds.VolumeAttachment)
+                Informer(store, kind, on_event=self._see_attachments)
+                for kind in (cluster.CSINode, cluster.VolumeAttachment)
             ),
         ]  # fmt: skip
 
     async def __aenter__(self) -> Judge:
-        for each in self._reflectors:
+        for each in self._informers:
             each.start()
-        for each in self._reflectors:
+        for each in self._informers:
             await each.synced()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for each in self._reflectors:
+        for each in self._informers:
             await each.stop()
         await asyncio.gather(*self._making)
 
     def _see_node(self, change: Change, before: Any, after: Any) -> None:
-        self.seen.see_node(change, before, after)
+        self.seen.on_node(change, before, after)
         if after is None:
             self._nodes.pop(before.name, None)
         else:
@@ -100,7 +101,7 @@ class Judge:
         self._told()
 
     def _see_pod(self, change: Change, before: Any, after: Any) -> None:
-        self.seen.see_pod(change, before, after)
+        self.seen.on_pod(change, before, after)
         if after is None:
             self._pods.pop(before.name, None)
         else:
@@ -108,16 +109,16 @@ class Judge:
         self._told()
 
     def _see_volumes(self, change: Change, before: Any, after: Any) -> None:
-        self.seen.see_volumes(change, before, after)
-        self.volumes.see(before, after)
+        self.seen.on_volume(change, before, after)
+        self.volumes.on_change(before, after)
         self._note(before, after)
-        if isinstance(after, volumes.Claim) and not after.spec.volume_name:
-            chosen = volumes.selected_node(before) if before is not None else ""
-            if volumes.selected_node(after) and not chosen:
+        if isinstance(after, topology.Claim) and not after.spec.volume_name:
+            chosen = topology.selected_node(before) if before is not None else ""
+            if topology.selected_node(after) and not chosen:
                 self._making.add(asyncio.ensure_future(self._make(after)))
 
     def _see_attachments(self, change: Change, before: Any, after: Any) -> None:
-        self.seen.see_attachments(change, before, after)
+        self.seen.on_attachment(change, before, after)
         self._note(before, after)
 
     def _note(self, before: Any, after: Any) -> None:
@@ -126,11 +127,11 @@ class Judge:
         (self._seen.add if after else self._seen.discard)(key)
         self._told()
 
-    async def _make(self, claim: volumes.Claim) -> None:
+    async def _make(self, claim: topology.Claim) -> None:
         """As a driver does that makes volumes on demand."""
         path = f"/api/v1/namespaces/{claim.namespace}/persistentvolumeclaims/{claim.name}"
         body = (await self._request("GET", path)).json
-        node = {"metadata": {"labels": self._nodes[volumes.selected_node(claim)].metadata.labels}}
+        node = {"metadata": {"labels": self._nodes[topology.selected_node(claim)].metadata.labels}}
         kind = f"/apis/storage.k8s.io/v1/storageclasses/{body['spec']['storageClassName']}"
         driver = (await self._request("GET", kind)).json["provisioner"]
         made = differentialvolumes.made_for(body, node, driver)
@@ -191,7 +192,7 @@ class Judge:
         volume = self.volumes.volume(claim.spec.volume_name) if claim is not None else None
         return (
             claim is not None and volume is not None and claim.status.phase == "Bound"
-            and volumes.is_bound(claim) and volume.status.phase == "Bound"
+            and topology.is_bound(claim) and volume.status.phase == "Bound"
         )  # fmt: skip
 
     async def lay_out(self, nodes: list[Json], storage: differentialvolumes.Storage) -> None:
@@ -256,7 +257,7 @@ def _probe() -> Json:
     return {"metadata": {"name": "probe", "namespace": "alpha"}, "spec": spec}
 
 
-def _answer(pod: kubernetes.Pod | None) -> str:
+def _answer(pod: core.Pod | None) -> str:
     """`on NODE`; `on `: nowhere; "" as long as nothing was said."""
     if pod is None:
         return ""
@@ -339,10 +340,8 @@ async def judge(plane: ControlPlane) -> AsyncIterator[Judge]:
     for name, labels in NAMESPACES.items():
         metadata = meta.ObjectMeta(name=name, labels=labels)
         try:
-            await store.create(kubernetes.Namespace(metadata=metadata))
-            account = kubernetes.ServiceAccount(
-                metadata=meta.ObjectMeta(name="default", namespace=name)
-            )
+            await store.create(core.Namespace(metadata=metadata))
+            account = core.ServiceAccount(metadata=meta.ObjectMeta(name="default", namespace=name))
             await store.create(account)
         except errors.AlreadyExists:
             continue

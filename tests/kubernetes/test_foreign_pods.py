@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import rest
+from tests.harness import waiting
 from tests.harness.control_plane import ControlPlane
 from tests.harness.plugin import CRDS
 from tests.kubernetes.foreignpods import Json, World, gang, node, pod
 from tests.kubernetes.foreignpods import world as world
-from windlass.control import views
+from windlass.control.runtime import informers
 
 pytestmark = pytest.mark.kubernetes
 
@@ -23,7 +23,7 @@ def running(kubernetes_binaries: Path, tmp_path_factory: pytest.TempPathFactory)
     """One of its own: this scheduler decides over every node and pod that it finds."""
     with ControlPlane.start(crds=CRDS) as plane:
         world = World(plane, tmp_path_factory.mktemp("foreign"))
-        world.make("/api/v1/namespaces", {"metadata": {"name": views.NAMESPACE}})
+        world.make("/api/v1/namespaces", {"metadata": {"name": informers.NAMESPACE}})
         process = world.start()
         yield world
         process.kill()
@@ -47,7 +47,7 @@ def test_a_pod_that_asks_for_another_scheduler_is_left_alone_but_counts(world: W
     assert not world.node_of("waits-for-them")
 
 
-def test_a_pod_waits_for_its_gates_and_one_with_claims_is_told_that_it_cannot_be_placed(
+def test_a_pod_waits_for_its_gates_and_one_with_claims_gets_a_condition_that_it_cannot_be_placed(
     world: World,
 ) -> None:
     world.add_nodes(node("n1"))
@@ -132,12 +132,12 @@ def test_a_gang_that_cannot_be_completed_in_time_is_evicted_as_a_whole(world: Wo
     )
     world.remove("g-1")
     world.submit(pods[1])
-    rest.eventually(
-        "the rest of the gang is gone", lambda: world.rest.get(f"{world.pods()}/g-0").status == 404
+    waiting.until(
+        lambda: world.rest.get(f"{world.pods()}/g-0").status == 404, "the rest of the gang is gone"
     )
 
 
-def test_a_binding_that_a_policy_refuses_keeps_nobody_else_and_no_half_of_a_gang(
+def test_a_binding_that_a_policy_refuses_blocks_no_other_pod_and_leaves_no_partial_gang(
     world: World,
 ) -> None:
     world.add_nodes(node("n1", cpu="8"))
@@ -156,12 +156,12 @@ def test_a_binding_that_a_policy_refuses_keeps_nobody_else_and_no_half_of_a_gang
     world.submit(pod("probe-1", schedulerName="nobody"))
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "probe-1"},
                "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"}}  # fmt: skip
-    rest.eventually(
-        "the policy is enforced",
+    waiting.until(
         lambda: (
             b"not this one"
             in world.rest.post(f"{world.pods()}/probe-1/binding", binding, dryRun="All").body
         ),
+        "the policy is enforced",
     )
     short = {"windlass.dev/gang-timeout": "2s"}
     pods = gang("h", 2, requests={"cpu": "1"}, annotations=short, terminationGracePeriodSeconds=0)
@@ -169,13 +169,54 @@ def test_a_binding_that_a_policy_refuses_keeps_nobody_else_and_no_half_of_a_gang
     assert "not this one" in world.why("h-1", "AdmissionRefused")
     world.submit(pod("later", requests={"cpu": "1"}))
     assert world.is_bound("later") == "n1"
-    rest.eventually(
-        "half a gang does not stay", lambda: world.rest.get(f"{world.pods()}/h-0").status == 404
+    waiting.until(
+        lambda: world.rest.get(f"{world.pods()}/h-0").status == 404, "half a gang does not stay"
     )
     world.rest.delete(f"{policies}ybindings/not-this")
     world.rest.delete(f"{policies}ies/not-this")
     world.submit(pods[0])
     assert {world.is_bound("h-0"), world.is_bound("h-1")} == {"n1"}
+
+
+def test_what_keeps_a_pod_waiting_is_named_and_shown_by_describe(world: World) -> None:
+    """Not capacity: another pod's label, a host port, a disruption budget, a cordon."""
+    world.add_nodes(node("n1"))
+    host = "kubernetes.io/hostname"
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": host}]}}  # fmt: skip
+    web, port = {"labels": {"app": "web"}}, [{"containerPort": 80, "hostPort": 80}]
+    taken = pod("first", web, {"cpu": "7"}, affinity=apart)
+    taken["spec"]["containers"][0]["ports"] = port
+    world.submit(taken)
+    assert world.is_bound("first") == "n1"
+    budget = {
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "keep"},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "web"}}},
+    }  # fmt: skip
+    world.make("/apis/policy/v1/namespaces/default/poddisruptionbudgets", budget)
+    wants_port = pod("port", requests={"cpu": "100m"})
+    wants_port["spec"]["containers"][0]["ports"] = port
+    above = pod("above", requests={"cpu": "4"}, priorityClassName="system-cluster-critical")
+    world.submit(pod("second", web, {"cpu": "100m"}, affinity=apart), wants_port, above)
+    told = world.why("second", "WaitingForTopology")
+    assert f"anti-affinity ({host}) excludes it" in told
+    world.why("port", "WaitingForCapacity", words="host port 80 is in use")
+    world.why("above", "WaitingForCapacity", words="PodDisruptionBudgets do not allow")
+
+    def shown() -> list[str]:
+        found = world.rest.get("/api/v1/namespaces/default/events").json["items"]
+        about = [each for each in found if each["involvedObject"]["name"] == "second"]
+        return [each["message"] for each in about if each["reason"] == "FailedScheduling"]
+
+    waiting.until(shown, "an event says why")
+    assert told in shown()
+    # As the cluster itself does after `kubectl cordon`.
+    taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    spec = {"spec": {"unschedulable": True, "taints": [taint]}}
+    assert world.rest.merge("/api/v1/nodes/n1", spec).status == 200
+    world.submit(pod("later", requests={"cpu": "8"}))
+    world.why("later", "WaitingForCapacity", words="node n1 is cordoned")
+    world.rest.delete("/apis/policy/v1/namespaces/default/poddisruptionbudgets/keep")
 
 
 @pytest.mark.parametrize("mode", ["Indexed", "NonIndexed"])
@@ -197,11 +238,11 @@ def test_a_job_whose_pods_run_at_once_is_a_gang_by_itself(world: World, mode: st
         ]
         return found
 
-    rest.eventually("the Job has made its pods", lambda: len(pods()) == 4)
+    waiting.until(lambda: len(pods()) == 4, "the Job has made its pods")
     world.why(pods()[0]["metadata"]["name"], "Impossible")
     assert not any(each["spec"].get("nodeName") for each in pods())
     world.add_nodes(node("n2", cpu="1"))
-    rest.eventually("all are bound", lambda: all(p["spec"].get("nodeName") for p in pods()))
+    waiting.until(lambda: all(p["spec"].get("nodeName") for p in pods()), "all are bound")
     world.rest.delete(
         "/apis/batch/v1/namespaces/default/jobs/four", {"propagationPolicy": "Foreground"}
     )

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import rest
+from tests.harness import waiting
 from tests.harness.control_plane import ControlPlane
 from tests.harness.plugin import CRDS
 from tests.kubernetes.foreignpods import PATIENCE, Json, World, gang, node, pod
 from tests.kubernetes.foreignpods import world as world
-from windlass.control import views
+from windlass.control.runtime import informers
 
 pytestmark = pytest.mark.kubernetes
 
@@ -26,7 +26,7 @@ DRIVER = "disks.example.com"
 def running(kubernetes_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with ControlPlane.start(crds=CRDS) as plane:
         world = World(plane, tmp_path_factory.mktemp("volumes"))
-        world.make("/api/v1/namespaces", {"metadata": {"name": views.NAMESPACE}})
+        world.make("/api/v1/namespaces", {"metadata": {"name": informers.NAMESPACE}})
         world.make(
             f"{STORAGE}/storageclasses",
             *(
@@ -79,16 +79,14 @@ def test_a_claim_gets_a_volume_that_is_there_and_its_pod_follows_it(world: World
 def test_of_two_pods_that_want_one_volume_one_gets_it(world: World) -> None:
     world.add_nodes(node("o1"), node("o2"))
     world.make(VOLUMES, volume("only", "local", "o1", "o2"))
-    rest.eventually("it can be had", lambda: is_available(world, "only"), PATIENCE)
+    waiting.until(lambda: is_available(world, "only"), "it can be had", PATIENCE)
     world.make(CLAIMS, claim("one", "local"), claim("two", "local"))
     world.submit(pod("first", volumes=mounts("one")), pod("second", volumes=mounts("two")))
 
     def winner() -> str:
         return next((name for name in ("first", "second") if world.node_of(name)), "")
 
-    other = {"first": "second", "second": "first"}[
-        rest.eventually("one is bound", winner, PATIENCE)
-    ]
+    other = {"first": "second", "second": "first"}[waiting.until(winner, "one is bound", PATIENCE)]
     assert "no volume of class local" in world.why(other, "WaitingForData")
     assert not world.node_of(other)
 
@@ -104,7 +102,7 @@ def test_no_pod_of_a_gang_is_bound_before_the_volumes_of_all_are_there(world: Wo
         told = world.rest.get(f"{CLAIMS}/late").json["metadata"].get("annotations", {})
         return str(told.get("volume.kubernetes.io/selected-node", ""))
 
-    where = rest.eventually("a node is chosen", chosen, PATIENCE)
+    where = waiting.until(chosen, "a node is chosen", PATIENCE)
     assert (world.node_of("team-0"), world.node_of("team-1")) == ("", "")
     made = volume("late", "made", where, csi={"driver": DRIVER, "volumeHandle": "late"})
     made["spec"]["claimRef"] = {"namespace": "default", "name": "late"}
@@ -121,9 +119,9 @@ def test_a_node_is_given_no_more_volumes_than_it_can_attach(world: World) -> Non
         csi = {"driver": DRIVER, "volumeHandle": name}
         world.make(VOLUMES, volume(name, "made", csi=csi))
         world.make(CLAIMS, claim(name, "made", volumeName=name))
-        rest.eventually(
-            f"{name} is bound",
+        waiting.until(
             lambda n=name: world.rest.get(f"{CLAIMS}/{n}").json["status"]["phase"] == "Bound",
+            f"{name} is bound",
             PATIENCE,
         )
     world.submit(*(pod(f"at-once-{each}", volumes=mounts(f"disk-{each}")) for each in "ab"))
@@ -131,7 +129,7 @@ def test_a_node_is_given_no_more_volumes_than_it_can_attach(world: World) -> Non
     def bound() -> list[str]:
         return [name for name in ("at-once-a", "at-once-b") if world.node_of(name)]
 
-    (winner,) = rest.eventually("one is bound", bound, PATIENCE)
+    (winner,) = waiting.until(bound, "one is bound", PATIENCE)
     loser = {"at-once-a": "at-once-b", "at-once-b": "at-once-a"}[winner]
     world.why(loser, "WaitingForCapacity")
     disk = winner.replace("at-once", "disk")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import rest
+from tests.harness import waiting
 from tests.harness.control_plane import ControlPlane
 from tests.harness.plugin import CRDS
 from tests.harness.processes import Process, free_ports
 from tests.kubernetes.foreignpods import PATIENCE, Json, World, gang, node
-from windlass.control import views
+from windlass.control.runtime import informers
 
 pytestmark = pytest.mark.kubernetes
 
@@ -26,7 +26,7 @@ RUNS = "/apis/windlass.dev/v1alpha1/namespaces/default/runs"
 def world(kubernetes_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with ControlPlane.start(crds=CRDS, audit=True) as plane:
         made = World(plane, tmp_path_factory.mktemp("writes"))
-        made.make("/api/v1/namespaces", {"metadata": {"name": views.NAMESPACE}})
+        made.make("/api/v1/namespaces", {"metadata": {"name": informers.NAMESPACE}})
         made.add_queue()
         made.add_nodes(node("n1", cpu="64", memory="256Gi"))
         (port,) = free_ports(1)
@@ -86,14 +86,14 @@ def test_a_plain_run_costs_at_most_four_writes_of_its_object_and_one_create_per_
     def phase(wanted: str) -> bool:
         return bool(world.rest.get(f"{RUNS}/plain").json["status"]["phase"] == wanted)
 
-    rest.eventually("its pods exist", lambda: len(pods()) == 3, PATIENCE)
+    waiting.until(lambda: len(pods()) == 3, "its pods exist", PATIENCE)
     # Nobody but who made them could have said so: no binding is counted below.
     assert {each["spec"].get("nodeName") for each in pods()} == {"n1"}
     for state, reached in (("Running", "Running"), ("Succeeded", "Succeeded")):
         for each in pods():
             path = f"{world.pods()}/{each['metadata']['name']}/status"
             assert world.rest.merge(path, {"status": {"phase": state}}).status == 200
-        rest.eventually(f"it is {reached}", lambda wanted=reached: phase(wanted), PATIENCE)
+        waiting.until(lambda wanted=reached: phase(wanted), f"it is {reached}", PATIENCE)
     cost = writes(world) - before
     assert cost["create pods/binding"] == 0, "pods of Runs are created where they belong"
     assert cost["patch runs/status"] <= 4, cost
@@ -114,7 +114,7 @@ def test_each_role_of_a_shape_is_rehearsed_once(world: World) -> None:
         })  # fmt: skip
         chosen = f"windlass.dev/run={name}"
         made = lambda: world.rest.get(world.pods(), labelSelector=chosen).json["items"]  # noqa: E731
-        rest.eventually("its pods exist", lambda: len(made()) == 4, PATIENCE)
+        waiting.until(lambda: len(made()) == 4, "its pods exist", PATIENCE)
 
     before = rehearsals(world)
     submit("new")
@@ -134,9 +134,9 @@ def test_a_pod_of_a_gang_costs_one_binding_and_all_of_them_one_event(world: Worl
         world.is_bound(f"cheap-{number}")
     words = "placed 4 pods of namespace default on n1"
     told = "/api/v1/namespaces/default/events"
-    rest.eventually(
-        "one event tells of all",
+    waiting.until(
         lambda: words in [each["message"] for each in world.rest.get(told).json["items"]],
+        "one event tells of all",
         PATIENCE,
     )
     cost = writes(world) - before

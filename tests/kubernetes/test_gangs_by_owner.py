@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import rest
 from tests.harness.control_plane import ControlPlane
 from tests.harness.plugin import CRDS
+from tests.harness.waiting import until
 from tests.kubernetes import operators
 from tests.kubernetes.foreignpods import PATIENCE, Json, World, node, pod
 from tests.kubernetes.foreignpods import world as world
-from windlass.control import views
+from windlass.control.runtime import informers
 
 pytestmark = pytest.mark.kubernetes
 SHORT = {"windlass.dev/gang-timeout": "3s"}
@@ -32,8 +32,8 @@ def running(kubernetes_binaries: Path, tmp_path_factory: pytest.TempPathFactory)
         for each in operators.DEFINITIONS:
             group, version = each["spec"]["group"], each["spec"]["versions"][0]["name"]
             path = f"/apis/{group}/{version}/{each['spec']['names']['plural']}"
-            rest.eventually("it is served", lambda path=path: plane.rest.get(path).status == 200)
-        world.make("/api/v1/namespaces", {"metadata": {"name": views.NAMESPACE}})
+            until(lambda path=path: plane.rest.get(path).status == 200, "it is served")
+        world.make("/api/v1/namespaces", {"metadata": {"name": informers.NAMESPACE}})
         process = world.start()
         yield world
         process.kill()
@@ -47,7 +47,7 @@ def owners(world: World) -> Iterator[list[operators.Made]]:
     for each in made:
         each.remove()
     gone = lambda: not world.rest.get(operators.JOBS).json["items"]  # noqa: E731
-    rest.eventually("their Jobs are gone", gone, PATIENCE)
+    until(gone, "their Jobs are gone", PATIENCE)
 
 
 def job(name: str, at_once: int, in_all: int) -> Json:
@@ -84,15 +84,15 @@ def test_pods_of_an_owner_start_whole_or_not_at_all_and_go_together_if_one_stays
     world.why(some[-1], "WaitingForMembers", words=f"{len(some)} of the gang's 3 pods exist")
     made.finish()
     for name in made.are(3):
-        assert "needs 3 x 1 cpu; room for 2 now" in world.why(name, "WaitingForCapacity")
+        assert "needs 3 x 1 cpu; 2 fit now" in world.why(name, "WaitingForCapacity")
     assert made.bound() == []
     world.add_nodes(node("n2", cpu="1"))
-    rest.eventually("all are bound", lambda: len(made.bound()) == 3, PATIENCE)
+    until(lambda: len(made.bound()) == 3, "all are bound", PATIENCE)
     (lost,) = (each for each in made.pods() if each["spec"]["nodeName"] == "n2")
     world.submit(pod("theirs", requests={"cpu": "1"}, nodeName="n2", schedulerName="other"))
     evict(world, lost["metadata"]["name"])
     made.again(lost["metadata"]["name"])
-    rest.eventually("the others have gone, too", lambda: made.bound() == [], PATIENCE)
+    until(lambda: made.bound() == [], "the others have gone, too", PATIENCE)
 
 
 @pytest.mark.parametrize("by", ["label", "namespace"])
@@ -113,7 +113,7 @@ def test_the_queue_of_a_gang_is_named_by_a_label_or_is_that_of_its_namespace(
         assert "narrow" in world.why(name, "WaitingForQuota")
     assert made.bound() == []
     world.remove("before")
-    rest.eventually("all are bound", lambda: made.bound() == ["n1"] * 3, PATIENCE)
+    until(lambda: made.bound() == ["n1"] * 3, "all are bound", PATIENCE)
 
 
 def test_jobs_of_a_set_that_start_one_after_the_other_are_gangs_of_their_own(
@@ -127,10 +127,10 @@ def test_jobs_of_a_set_that_start_one_after_the_other_are_gangs_of_their_own(
     world.is_bound(driver)  # the workers are not made before it runs
     made.finish()
     for name in set(made.are(3)) - {driver}:
-        world.why(name, "WaitingForCapacity", words="room for 1")
+        world.why(name, "WaitingForCapacity", words="needs 2 x 1 cpu; 1 fit now")
     assert made.bound() == ["n1"]
     world.add_nodes(node("n2", cpu="1"))
-    rest.eventually("all are bound", lambda: len(made.bound()) == 3, PATIENCE)
+    until(lambda: len(made.bound()) == 3, "all are bound", PATIENCE)
 
 
 def test_a_launcher_that_waits_for_its_workers_is_not_waited_for(
@@ -140,9 +140,9 @@ def test_a_launcher_that_waits_for_its_workers_is_not_waited_for(
     made = operators.mpi(world, {}, policy="WaitForWorkersReady")
     owners.append(made)
     made.begin()
-    rest.eventually("the workers are bound", lambda: len(made.bound()) == 2, PATIENCE)
+    until(lambda: len(made.bound()) == 2, "the workers are bound", PATIENCE)
     made.finish()
-    rest.eventually("the launcher, too", lambda: len(made.bound()) == 3, PATIENCE)
+    until(lambda: len(made.bound()) == 3, "the launcher, too", PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_executors_that_come_and_go_are_no_gang(
     world.is_bound("pi-driver")
     made.begin()
     made.finish()
-    rest.eventually("one has room", lambda: len(made.bound()) == 1, PATIENCE)
+    until(lambda: len(made.bound()) == 1, "one has room", PATIENCE)
     (waits, _) = [
         each["metadata"]["name"] for each in made.pods() if "nodeName" not in each["spec"]
     ]
@@ -176,7 +176,7 @@ def test_a_job_whose_pods_run_in_waves_is_no_gang_in_its_later_waves_either(
     owners.append(made)
     made.begin()
     for number in range(3):
-        rest.eventually("it is told why it waits", lambda: _words(made), PATIENCE)
+        until(lambda: _words(made), "it is told why it waits", PATIENCE)
         assert "WaitingForMembers" not in _words(made)[0]
         world.add_nodes(node(f"n{number}", cpu="1"))
         (one,) = _waiting(made)
@@ -212,7 +212,7 @@ def test_a_job_that_is_made_smaller_while_it_waits_starts_with_what_is_left(
     for name in made.are(3):
         world.why(name, "Impossible")
     assert world.rest.merge(path, {"spec": {"parallelism": 2, "completions": 2}}).status == 200
-    rest.eventually("both that are left are bound", lambda: made.bound() == ["n1", "n1"], PATIENCE)
+    until(lambda: made.bound() == ["n1", "n1"], "both that are left are bound", PATIENCE)
 
 
 def test_replicas_of_an_inference_service_share_a_queue_by_label_and_each_starts_by_itself(
@@ -231,9 +231,9 @@ def test_replicas_of_an_inference_service_share_a_queue_by_label_and_each_starts
         return [each for each in alive if bool(each["spec"].get("nodeName")) == bound]
 
     def are(bound: int, waiting: int) -> None:
-        rest.eventually(
-            f"{bound} are bound, {waiting} wait",
+        until(
             lambda: (len(pods(True)), len(pods(False))) == (bound, waiting),
+            f"{bound} are bound, {waiting} wait",
             PATIENCE,
         )
 
@@ -244,9 +244,9 @@ def test_replicas_of_an_inference_service_share_a_queue_by_label_and_each_starts
         # Whoever is lost is replaced, and the one who waited longer comes first. An API server
         # tells times in seconds: in the same one nobody waited longer.
         made = datetime.datetime.fromisoformat(waits["metadata"]["creationTimestamp"])
-        rest.eventually(
-            "the next second began",
+        until(
             lambda: datetime.datetime.now(datetime.UTC) >= made + datetime.timedelta(seconds=1),
+            "the next second began",
         )
         evict(world, pods(True)[0]["metadata"]["name"])
         assert world.is_bound(waits["metadata"]["name"])
@@ -258,4 +258,4 @@ def test_replicas_of_an_inference_service_share_a_queue_by_label_and_each_starts
         are(1, 0)
     finally:
         world.rest.delete(deployment, {"propagationPolicy": "Foreground"})
-        rest.eventually("it is gone", lambda: world.rest.get(deployment).status == 404, PATIENCE)
+        until(lambda: world.rest.get(deployment).status == 404, "it is gone", PATIENCE)

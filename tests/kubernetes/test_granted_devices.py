@@ -14,11 +14,12 @@ import pytest
 from tests.contract.objects import ok
 from tests.harness import deviceplugin, images, kubelet
 from tests.harness.processes import Process
-from tests.harness.rest import eventually
-from windlass.agent import granted
-from windlass.control import members
-from windlass.kinds import hostpods, kubernetes
+from tests.harness.waiting import until
+from windlass.agent.daemonset import pod_resources
+from windlass.control.model import members
+from windlass.kinds.annotations import GRANTED
 from windlass.kinds.reasons import Reason
+from windlass.kinds.types import core
 
 pytestmark = pytest.mark.kubelet
 
@@ -51,9 +52,9 @@ def make(cluster: kubelet.Cluster, node: kubelet.Node, name: str, limits: dict[s
 
 def reaches(cluster: kubelet.Cluster, name: str, phase: str) -> dict[str, Any]:
     path = f"{PODS}/{name}"
-    eventually(
-        f"{name} is {phase}",
+    until(
         lambda: ok(cluster.plane.rest.get(path))["status"]["phase"] == phase,
+        f"{name} is {phase}",
         60,
     )
     found: dict[str, Any] = ok(cluster.plane.rest.get(path))
@@ -63,7 +64,7 @@ def reaches(cluster: kubelet.Cluster, name: str, phase: str) -> dict[str, Any]:
 def held_by(cluster: kubelet.Cluster, name: str) -> list[str]:
     """What a pod says that it was given."""
     pod = ok(cluster.plane.rest.get(f"{PODS}/{name}"))
-    told = json.loads(pod["metadata"].get("annotations", {}).get(hostpods.GRANTED, "{}"))
+    told = json.loads(pod["metadata"].get("annotations", {}).get(GRANTED, "{}"))
     found: list[str] = told.get(RESOURCE, [])
     return found
 
@@ -83,7 +84,7 @@ def test_the_agent_writes_on_pods_what_kubelet_gave_them(
     agent.start()
     try:
         one, two = (
-            eventually(f"{name} is told", lambda n=name: held_by(cluster, n), 60)
+            until(lambda n=name: held_by(cluster, n), f"{name} is told", 60)
             for name in ("one", "two")
         )
     finally:
@@ -102,16 +103,16 @@ def test_what_a_kubelet_refuses_is_the_nodes_doing(
     make(cluster, node, "too-much", limits)
     refused = reaches(cluster, "too-much", "Failed")
     cluster.plane.rest.delete(f"{PODS}/too-much")
-    pod = msgspec.convert(refused, kubernetes.Pod)
+    pod = msgspec.convert(refused, core.Pod)
     assert members.failure(pod)[0] is Reason.NODE_REFUSED, refused["status"]
 
 
-async def test_a_kubelet_that_cannot_be_asked_keeps_nobody(tmp_path: Path) -> None:
+async def test_a_kubelet_that_does_not_answer_blocks_no_other_node(tmp_path: Path) -> None:
     """Its socket is there and nobody listens."""
     (tmp_path / "kubelet.sock").touch()
-    pod = kubernetes.Pod(
-        spec=kubernetes.PodSpec(containers=[kubernetes.Container(
-            name="main", resources=kubernetes.ResourceRequirements(limits={RESOURCE: "1"}))]),
-        status=kubernetes.PodStatus(phase="Running"),
+    pod = core.Pod(
+        spec=core.PodSpec(containers=[core.Container(
+            name="main", resources=core.ResourceRequirements(limits={RESOURCE: "1"}))]),
+        status=core.PodStatus(phase="Running"),
     )  # fmt: skip
-    await granted.Devices(tmp_path / "kubelet.sock", None).look([pod])  # type: ignore[arg-type]
+    await pod_resources.DeviceRecorder(tmp_path / "kubelet.sock", None).update([pod])

@@ -1,4 +1,4 @@
-"""The reflector against a real kube-apiserver that is cut off, restarted and compacted."""
+"""The informer against a real kube-apiserver that is cut off, restarted and compacted."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from tests.harness.control_plane import ControlPlane
-from windlass.kinds.kubernetes import ConfigMap
-from windlass.kinds.meta import ObjectMeta
+from windlass.kinds.types.core import ConfigMap
+from windlass.kinds.types.meta import ObjectMeta
 from windlass.store import connect, errors
-from windlass.store.kubernetes import exchange
+from windlass.store.informer import Backoff, Informer
 from windlass.store.kubernetes.client import KubernetesStore
-from windlass.store.reflector import Backoff, Reflector
+from windlass.store.kubernetes.http import retry
 
 pytestmark = pytest.mark.kubernetes
 
@@ -84,8 +84,8 @@ class Scene:
         self.told: list[tuple[str, str]] = []
         self.present: dict[str, str] = {}
 
-    def reflector(self, **options: Any) -> Reflector[ConfigMap]:
-        return Reflector(
+    def informer(self, **options: Any) -> Informer[ConfigMap]:
+        return Informer(
             self.follower,
             ConfigMap,
             NAMESPACE,
@@ -106,11 +106,11 @@ class Scene:
             assert self.present.get(obj.name) != obj.metadata.resource_version, "told twice"
             self.present[obj.name] = obj.metadata.resource_version
 
-    async def is_watched(self, reflector: Reflector[ConfigMap]) -> None:
+    async def is_watched(self, informer: Informer[ConfigMap]) -> None:
         """Waits until a change came through the watch, not through a list."""
-        await reflector.synced()
+        await informer.synced()
         await self.write("marker")
-        await self.caught_up(reflector)
+        await self.caught_up(informer)
         self.told.clear()
 
     async def write(self, *names: str) -> None:
@@ -125,12 +125,12 @@ class Scene:
         for name in names:
             await self.writer.delete(ConfigMap, name, NAMESPACE)
 
-    async def caught_up(self, reflector: Reflector[ConfigMap]) -> None:
-        """Waits until the reflector holds exactly what the server holds."""
+    async def caught_up(self, informer: Informer[ConfigMap]) -> None:
+        """Waits until the informer holds exactly what the server holds."""
         async with asyncio.timeout(60):
             while True:
                 listed = await self.writer.list(ConfigMap, NAMESPACE, label_selector="scene")
-                held = {obj.name: obj.metadata.resource_version for obj in reflector}
+                held = {obj.name: obj.metadata.resource_version for obj in informer}
                 if held == {obj.name: obj.metadata.resource_version for obj in listed.items}:
                     assert self.present == held
                     return
@@ -146,7 +146,7 @@ async def scene(plane: ControlPlane, tmp_path: pathlib.Path) -> AsyncIterator[Sc
     by_road = tmp_path / "kubeconfig"
     by_road.write_text(yaml.safe_dump(content))
     stores = [connect.open_store(str(path)) for path in (plane.kubeconfig, by_road)]
-    scene = Scene(*stores, road)
+    scene = Scene(stores[0], stores[1], road)
     yield scene
     for obj in (await scene.writer.list(ConfigMap, NAMESPACE, label_selector="scene")).items:
         await scene.delete(obj.name)
@@ -166,47 +166,47 @@ async def compact(plane: ControlPlane, version: str) -> None:
 
 async def test_it_follows_a_real_server(scene: Scene) -> None:
     await scene.write("a", "b")
-    async with scene.reflector() as reflector:
-        await reflector.synced()
+    async with scene.informer() as informer:
+        await informer.synced()
         assert sorted(scene.told) == [("ADDED", "a"), ("ADDED", "b")]
         await scene.change("a", "1")
         await scene.delete("b")
         await scene.write("c")
-        await scene.caught_up(reflector)
+        await scene.caught_up(informer)
         assert scene.told[2:] == [("MODIFIED", "a"), ("DELETED", "b"), ("ADDED", "c")]
 
 
 async def test_a_cut_connection_loses_nothing_and_repeats_nothing(scene: Scene) -> None:
     await scene.write("a")
-    async with scene.reflector() as reflector:
-        await reflector.synced()
+    async with scene.informer() as informer:
+        await informer.synced()
         await scene.write("seen")
-        await scene.caught_up(reflector)  # so the watch is open: a cut before would go unnoticed
+        await scene.caught_up(informer)  # so the watch is open: a cut before would go unnoticed
         for i in range(20):
             await scene.write(f"o{i}")
             scene.road.cut()
             await scene.change("a", str(i))
-        await scene.caught_up(reflector)
-        assert reflector.metrics.relists == 0
-        assert reflector.metrics.restarts > 0
+        await scene.caught_up(informer)
+        assert informer.metrics.relists == 0
+        assert informer.metrics.restarts > 0
         assert scene.told.count(("MODIFIED", "a")) == 20
 
 
 async def test_a_way_that_is_closed_for_a_while_is_resumed(scene: Scene) -> None:
     await scene.write("a", "b")
-    async with scene.reflector() as reflector:
-        await scene.is_watched(reflector)
+    async with scene.informer() as informer:
+        await scene.is_watched(informer)
         scene.road.close()
         await scene.delete("a")
         await scene.write("c")
         async with asyncio.timeout(30):
-            while reflector.metrics.failures < 3:
+            while informer.metrics.failures < 3:
                 await asyncio.sleep(0.01)
-        assert isinstance(reflector.last_error, errors.Unavailable)
-        assert [obj.name for obj in reflector] == ["a", "b", "marker"]
+        assert isinstance(informer.last_error, errors.Unavailable)
+        assert [obj.name for obj in informer] == ["a", "b", "marker"]
         await scene.road.open()
-        await scene.caught_up(reflector)
-        assert reflector.metrics.relists == 0
+        await scene.caught_up(informer)
+        assert informer.metrics.relists == 0
         assert scene.told == [("DELETED", "a"), ("ADDED", "c")]
 
 
@@ -214,52 +214,54 @@ async def test_a_killed_and_restarted_server_is_followed_again(
     scene: Scene, plane: ControlPlane
 ) -> None:
     await scene.write("a")
-    async with scene.reflector() as reflector:
-        await scene.is_watched(reflector)
+    async with scene.informer() as informer:
+        await scene.is_watched(informer)
         await asyncio.to_thread(plane.restart_apiserver)
         await scene.write("b")
         await scene.change("a", "1")
-        await scene.caught_up(reflector)
+        await scene.caught_up(informer)
         assert [told for told in scene.told if told[1] == "b"] == [("ADDED", "b")]
 
 
 async def test_a_server_that_hangs_is_given_up_and_followed_again(
     scene: Scene, plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "SILENCE_SECONDS", 0.5)
-    monkeypatch.setattr(exchange, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(retry, "SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(retry, "CONNECT_SECONDS", 0.5)
     await scene.write("a")
-    async with scene.reflector() as reflector:
-        await scene.is_watched(reflector)
+    async with scene.informer() as informer:
+        await scene.is_watched(informer)
         plane.pause()
         scene.road.cut()
         async with asyncio.timeout(30):
-            while reflector.metrics.failures < 3:
+            while informer.metrics.failures < 3:
                 await asyncio.sleep(0.01)
-        assert "does not answer in time" in str(reflector.last_error)
+        assert "does not answer in time" in str(informer.last_error)
         plane.resume()
         await scene.writer.close()  # its connections are of the time before
         await scene.change("a", "1")
-        await scene.caught_up(reflector)
+        await scene.caught_up(informer)
 
 
 async def test_a_slow_handler_costs_time_but_no_change(scene: Scene) -> None:
     def dawdle(*_: Any) -> None:
         time.sleep(0.002)
 
-    async with scene.reflector() as reflector:
-        reflector.add_handler(dawdle)
-        await scene.is_watched(reflector)
+    async with scene.informer() as informer:
+        informer.add_handler(dawdle)
+        await scene.is_watched(informer)
         for start in range(0, 800, 40):
             await asyncio.gather(*(scene.write(f"o{start + i}") for i in range(40)))
-        await scene.caught_up(reflector)
+        await scene.caught_up(informer)
         assert sorted(scene.told) == sorted(("ADDED", f"o{i}") for i in range(800))
 
 
-async def test_after_compaction_the_difference_is_told(scene: Scene, plane: ControlPlane) -> None:
+async def test_after_compaction_the_difference_is_delivered(
+    scene: Scene, plane: ControlPlane
+) -> None:
     await scene.write("stays", "changes", "goes", "again")
-    async with scene.reflector() as reflector:
-        await scene.is_watched(reflector)
+    async with scene.informer() as informer:
+        await scene.is_watched(informer)
         scene.road.close()
         await scene.delete("goes", "again")
         await scene.write("again", "comes")
@@ -267,7 +269,7 @@ async def test_after_compaction_the_difference_is_told(scene: Scene, plane: Cont
         listed = await scene.writer.list(ConfigMap, NAMESPACE)
         await compact(plane, listed.resource_version)
         await scene.road.open()
-        await scene.caught_up(reflector)
+        await scene.caught_up(informer)
         assert sorted(scene.told) == [
             ("ADDED", "again"),
             ("ADDED", "comes"),
@@ -275,7 +277,7 @@ async def test_after_compaction_the_difference_is_told(scene: Scene, plane: Cont
             ("DELETED", "goes"),
             ("MODIFIED", "changes"),
         ]
-        assert reflector.metrics.relists == 1
+        assert informer.metrics.relists == 1
 
 
 async def test_a_version_that_is_no_longer_kept_is_gone(scene: Scene, plane: ControlPlane) -> None:
@@ -302,6 +304,6 @@ async def test_a_page_that_is_no_longer_kept_is_gone(scene: Scene, plane: Contro
 async def test_pages_of_a_real_server(scene: Scene) -> None:
     names = [f"o{i:02}" for i in range(25)]
     await scene.write(*names)
-    async with scene.reflector(page_size=10) as reflector:
-        await reflector.synced()
-        assert sorted(obj.name for obj in reflector) == names
+    async with scene.informer(page_size=10) as informer:
+        await informer.synced()
+        assert sorted(obj.name for obj in informer) == names

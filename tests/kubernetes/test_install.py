@@ -15,11 +15,19 @@ import yaml
 
 from tests.harness import elder
 from tests.harness.control_plane import ControlPlane
-from tests.harness.rest import eventually
-from tests.kubernetes.conftest import Cli
-from windlass.cli import exits
-from windlass.install import applying, certificates, names, options, render
-from windlass.kinds import times
+from tests.harness.waiting import until
+from tests.kubernetes.conftest import Cli, add_default_class
+from windlass.cli.lib import exit_codes
+from windlass.install import (
+    apply,
+    certificates,
+    monitoring,
+    names,
+    options,
+    policies,
+    render,
+)
+from windlass.kinds.values import times
 
 pytestmark = pytest.mark.kubernetes
 
@@ -29,6 +37,7 @@ SYSTEM = f"/api/v1/namespaces/{names.SYSTEM}"
 @pytest.fixture(scope="module")
 def plane(kubernetes_binaries: Path) -> Iterator[ControlPlane]:
     with ControlPlane.start() as started:
+        add_default_class(started)
         yield started
 
 
@@ -48,12 +57,12 @@ def test_what_is_rendered_is_valid_and_complete(cli: Cli, plane: ControlPlane) -
     listed = list(yaml.safe_load_all(cli("install", "--dry-run").out))
     installed(cli)
     for obj in listed:
-        path = applying.path_of(obj)
+        path = apply.path_of(obj)
         answer = plane.rest.request(
             "PATCH", path, obj, content_type="application/apply-patch+yaml",
             fieldManager="judge", force="true", dryRun="All", fieldValidation="Strict",
         )  # fmt: skip
-        assert answer.status == 200, (applying.title(obj), answer.summary)
+        assert answer.status == 200, (apply.title(obj), answer.summary)
 
 
 def test_the_second_time_changes_nothing(cli: Cli) -> None:
@@ -62,7 +71,7 @@ def test_the_second_time_changes_nothing(cli: Cli) -> None:
     assert {outcome for counts in again.values() for outcome in counts} == {"unchanged"}
 
 
-def test_who_set_which_field_of_a_run_is_kept_only_for_those_who_manage_fields(
+def test_managed_fields_of_a_run_are_kept_only_for_server_side_apply(
     cli: Cli, plane: ControlPlane
 ) -> None:
     installed(cli)
@@ -76,7 +85,7 @@ def test_who_set_which_field_of_a_run_is_kept_only_for_those_who_manage_fields(
         tried = plane.rest.request("POST", runs, body, dryRun="All")
         return tried.status == 201 and "managedFields" not in tried.json["metadata"]
 
-    eventually("the policy is in force", is_in_force)
+    until(is_in_force, "the policy is in force")
     assert plane.rest.post(runs, body).status == 201
     for path, change in (
         (f"{runs}/plain/status", {"status": {"phase": "Queued"}}),
@@ -96,6 +105,61 @@ def test_who_set_which_field_of_a_run_is_kept_only_for_those_who_manage_fields(
         assert answer.status in (200, 201), answer.summary
     (managed,) = answer.json["metadata"]["managedFields"]
     assert (managed["manager"], managed["operation"]) == ("judge", "Apply")
+
+
+def test_monitoring_installs_what_prometheus_and_grafana_read_and_none_removes_it(
+    cli: Cli, plane: ControlPlane
+) -> None:
+    installed(cli)
+    reader = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/windlass-metrics-reader"
+    policy = f"/apis/networking.k8s.io/v1/namespaces/{names.SYSTEM}/networkpolicies"
+    assert plane.rest.get(reader).status == 404
+    closed = plane.rest.get(f"{policy}/{names.SCHEDULER}").json["spec"]
+    assert (closed["policyTypes"], closed.get("ingress", [])) == (["Ingress"], [])
+    without = installed(cli, "--monitoring", "watch/prometheus")["monitoring"]
+    assert without["absent"] == 4, "no Prometheus Operator here"
+    assert plane.rest.get(reader).json["subjects"] == [
+        {"kind": "ServiceAccount", "namespace": "watch", "name": "prometheus"}
+    ]
+    (rule,) = plane.rest.get(f"{policy}/{names.SCHEDULER}").json["spec"]["ingress"]
+    assert rule["ports"] == [{"port": "https-metrics", "protocol": "TCP"}]
+    _add_operator(plane)
+    again = installed(cli)["monitoring"]
+    assert (again["created"], again["unchanged"]) == (4, 4)
+    operator = f"/apis/monitoring.coreos.com/v1/namespaces/{names.SYSTEM}"
+    for part in (names.SCHEDULER, names.CONTROLLERS, names.SERVER):
+        (wanted,) = plane.rest.get(f"{operator}/servicemonitors/{part}").json["spec"]["endpoints"]
+        service = plane.rest.get(f"{SYSTEM}/services/{part}").json
+        assert wanted["port"] in {port["name"] for port in service["spec"]["ports"]}
+    board = plane.rest.get(f"{SYSTEM}/configmaps/windlass-dashboard").json["data"]
+    assert json.loads(board["windlass.json"])["title"] == "Windlass"
+    cli.json("upgrade", "--no-wait", "--monitoring", "none")
+    for path in (reader, f"{operator}/servicemonitors/{names.SERVER}",
+                 f"{operator}/prometheusrules/windlass"):  # fmt: skip
+        assert plane.rest.get(path).status == 404, path
+    assert "NAMESPACE/NAME" in cli.fails("install", "--dry-run", "--monitoring", "x").err
+
+
+def _add_operator(plane: ControlPlane) -> None:
+    """The kinds of the Prometheus Operator; nobody acts on them."""
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    loose = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    for kind in monitoring.OPERATOR:
+        plural = f"{kind.lower()}s"
+        version = {
+            "name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": loose},
+        }  # fmt: skip
+        body = {
+            "metadata": {"name": f"{plural}.monitoring.coreos.com"},
+            "spec": {
+                "group": "monitoring.coreos.com", "scope": "Namespaced", "versions": [version],
+                "names": {"kind": kind, "plural": plural},
+            },
+        }  # fmt: skip
+        made = plane.rest.post(crds, body)
+        assert made.status == 201, made.summary
+        listed = f"/apis/monitoring.coreos.com/v1/{plural}"
+        until(lambda path=listed: plane.rest.get(path).status == 200, f"{plural} are served")
 
 
 def test_a_queue_that_was_changed_and_a_lease_that_is_held_stay(
@@ -145,7 +209,10 @@ SHARED = (
         (("--replicas", "2", *SHARED[2:]), "--storage needs --ledger"),
         (("--replicas", "none"), "not a number from 1 to 9"),
         (SHARED[:4], "belong together"),
-        ((*SHARED[:5], "s3://windlass?key=mine"), "is none of endpoint, region and style"),
+        (
+            (*SHARED[:5], "s3://windlass?key=mine"),
+            "not a parameter of s3:// (endpoint, region, style)",
+        ),
     ],
 )
 def test_more_servers_need_a_database_and_storage(given: tuple[str, ...], told: str) -> None:
@@ -158,7 +225,7 @@ def test_servers_that_share_storage_keep_nothing_and_go_one_at_a_time(
     kubernetes_binaries: Path,
 ) -> None:
     with ControlPlane.start(controllers=False) as bare:
-        cli = Cli(bare.kubeconfig)
+        cli = Cli(bare.kubeconfig)  # no storage class is needed
         installed(cli, "--replicas", "2", *SHARED)
         apps = f"/apis/apps/v1/namespaces/{names.SYSTEM}"
         assert bare.rest.get(f"{apps}/statefulsets/{names.SERVER}").status == 404
@@ -172,13 +239,18 @@ def test_servers_that_share_storage_keep_nothing_and_go_one_at_a_time(
         again = installed(cli)
         assert {outcome for counts in again.values() for outcome in counts} == {"unchanged"}
         elsewhere = cli.fails("install", "--no-wait", "--storage", "s3://another")
-        assert (elsewhere.code, "not moved" in elsewhere.err) == (5, True)
+        assert (elsewhere.code, "does not move them" in elsewhere.err) == (5, True)
         cli.json("uninstall", "--yes")
         assert bare.rest.get(f"{apps}/deployments/{names.SERVER}").status == 404
 
 
-def test_another_size_of_a_volume_that_is_there_is_refused_with_the_remedy(cli: Cli) -> None:
+def test_another_size_of_a_volume_that_is_there_is_refused_with_the_remedy(
+    cli: Cli, plane: ControlPlane
+) -> None:
     installed(cli)
+    until(lambda: plane.rest.get(names.CLAIM_PATH).status == 200, "its claim is there")
+    bound = {"status": {"phase": "Bound"}}
+    assert plane.rest.merge(f"{names.CLAIM_PATH}/status", bound).status == 200
     done = cli.fails("install", "--no-wait", "--storage-size", "30Gi")
     assert done.code == 5
     assert "PersistentVolumeClaim" in done.err
@@ -227,9 +299,9 @@ def test_a_run_that_was_taken_before_a_rule_came_goes_on_after_the_upgrade(
         }  # fmt: skip
         return plane.rest.request("POST", runs, body, **how).status == 201
 
-    eventually("it is taken", lambda: is_taken("old"))
+    until(lambda: is_taken("old"), "it is taken")
     installed(cli)
-    eventually("another is refused", lambda: not is_taken("new", dryRun="All"))
+    until(lambda: not is_taken("new", dryRun="All"), "another is refused")
     for part, change in (
         ("/status", {"status": {"phase": "Queued"}}),
         ("", {"spec": {"stop": True}}),
@@ -238,7 +310,7 @@ def test_a_run_that_was_taken_before_a_rule_came_goes_on_after_the_upgrade(
         assert answer.status == 200, answer.summary
 
 
-def test_uninstalling_keeps_what_users_made_unless_told(cli: Cli, plane: ControlPlane) -> None:
+def test_uninstalling_keeps_objects_of_users_unless_asked(cli: Cli, plane: ControlPlane) -> None:
     installed(cli)
     runs = "/apis/windlass.dev/v1alpha1/namespaces/default/runs"
     body = {
@@ -247,22 +319,40 @@ def test_uninstalling_keeps_what_users_made_unless_told(cli: Cli, plane: Control
         "spec": {"roles": [{"command": ["true"]}]},
     }  # fmt: skip
     assert plane.rest.post(runs, body).status == 201
-    cli.json("uninstall", "--yes")
+    assert plane.rest.post("/api/v1/namespaces", {"metadata": {"name": "team"}}).status == 201
+    theirs = "/apis/windlass.dev/v1alpha1/namespaces/team/runs"
+    for name in ("deleted", "stays"):
+        body["metadata"] = {"name": name, "finalizers": ["windlass.dev/ledger", "example.org/mine"]}
+        assert plane.rest.post(theirs, body).status == 201
+    assert cli.json("uninstall", "--yes")["released"] == 3
+    left = plane.rest.get(f"{theirs}/deleted").json["metadata"]["finalizers"]
+    assert left == ["example.org/mine"], "what others keep stays theirs"
     assert plane.rest.get(f"{runs}/kept").status == 200
     assert plane.rest.get("/apis/windlass.dev/v1alpha1/queues/default").status == 200
     listed = render.parts(options.Options(), render.UNMADE)
     ours, data = render.for_removal(listed)
-    left = [obj for obj in ours if plane.rest.get(applying.path_of(obj)).status != 404]
-    assert [applying.title(obj) for obj in left] == []
+    left = [obj for obj in ours if plane.rest.get(apply.path_of(obj)).status != 404]
+    assert [apply.title(obj) for obj in left] == []
+    members = [obj for obj in data if obj["kind"] == "ClusterRole"]
+    assert "windlass-member" in {obj["metadata"]["name"] for obj in members}
+    for obj in (*members, *policies.changes()):
+        assert plane.rest.get(apply.path_of(obj)).status == 200, "it protects what stays"
+    none = {"metadata": {"finalizers": None}}
+    for name in ("deleted", "stays"):
+        assert plane.rest.merge(f"{theirs}/{name}", none).status == 200
+    assert plane.rest.delete(f"{theirs}/deleted").status == 200
+    until(lambda: plane.rest.get(f"{theirs}/deleted").status == 404, "a run can be deleted")
+    assert plane.rest.delete("/api/v1/namespaces/team").status == 200
+    until(lambda: plane.rest.get("/api/v1/namespaces/team").status == 404, "a team can, too")
     installed(cli)
     assert plane.rest.get(f"{runs}/kept").status == 200, "it is there again as it was"
     cli.json("uninstall", "--yes", "--delete-data")
     kind = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/runs.windlass.dev"
-    eventually("runs are gone", lambda: plane.rest.get(kind).status == 404)
+    until(lambda: plane.rest.get(kind).status == 404, "runs are gone")
     for obj in data:
-        found = plane.rest.get(applying.path_of(obj))
+        found = plane.rest.get(apply.path_of(obj))
         gone = found.status == 404 or found.json["metadata"].get("deletionTimestamp")
-        assert gone, applying.title(obj)
+        assert gone, apply.title(obj)
 
 
 def test_upgrading_what_is_not_there_says_so(kubernetes_binaries: Path) -> None:
@@ -276,7 +366,7 @@ def test_an_installation_that_does_not_come_up_says_which_part_and_what_its_pods
     plane: ControlPlane, cli: Cli
 ) -> None:
     installed(cli)
-    pods = eventually("pods", lambda: plane.rest.get(f"{SYSTEM}/pods").json["items"])
+    pods = until(lambda: plane.rest.get(f"{SYSTEM}/pods").json["items"], "pods")
     for pod in pods:
         # As a kubelet that cannot have the image; nothing runs pods here.
         waits = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
@@ -285,7 +375,7 @@ def test_an_installation_that_does_not_come_up_says_which_part_and_what_its_pods
         path = f"{SYSTEM}/pods/{pod['metadata']['name']}/status"
         assert plane.rest.merge(path, {"status": status}).status == 200
     done = cli.fails("install", "--timeout", "2s")
-    assert done.code == exits.TIMED_OUT
+    assert done.code == exit_codes.TIMED_OUT
     assert "0 of " in done.err
     assert "ImagePullBackOff: no such image" in done.err
     assert "repeat the command" in done.err
@@ -298,11 +388,11 @@ def test_what_ctrl_c_interrupted_the_same_command_finishes(
     words = (command, "--no-wait", "--image", f"registry.example/windlass:{command}")
     done = cli.interrupted(part, *words)
     assert done.code == 130, done.out
-    assert "Repeat the command: it goes on where it stopped" in done.out
+    assert "Repeat the command to finish it" in done.out
     cli.json(*words)
     for each in render.parts(options.Options(image=words[-1]), render.UNMADE):
         for obj in each.objects:
-            assert plane.rest.get(applying.path_of(obj)).status == 200, applying.title(obj)
+            assert plane.rest.get(apply.path_of(obj)).status == 200, apply.title(obj)
     path = f"/apis/apps/v1/namespaces/{names.SYSTEM}/deployments/{names.SCHEDULER}"
     (container,) = plane.rest.get(path).json["spec"]["template"]["spec"]["containers"]
     assert container["image"] == words[-1]
@@ -321,13 +411,17 @@ def test_the_doctor_says_what_is_not_there_and_what_would_help(kubernetes_binari
         found = diagnosis(cli)
         assert {name: check["state"] for name, check in found.items()} == {
             "version": "ok", "clock": "ok", "permissions": "ok", "parts": "missing",
-            "devices": "ok", "admission": "ok",
+            "devices": "ok", "admission": "ok", "storage": "missing",
         }  # fmt: skip
+        assert found["storage"]["found"] == "no storage class is the default"
+        assert "provisioner" in found["storage"]["remedy"]
+        add_default_class(bare)
+        assert diagnosis(cli)["storage"]["state"] == "ok"
         alice = Cli(bare.token_kubeconfig("alice"))
         unseen = diagnosis(alice)["devices"]
         assert (unseen["state"], unseen["found"]) == ("limited", "you may not look at nodes")
         _refuse_pods(bare)
-        eventually("pods would be refused", lambda: diagnosis(cli)["admission"]["state"] != "ok")
+        until(lambda: diagnosis(cli)["admission"]["state"] != "ok", "pods would be refused")
         assert "no pods here today" in diagnosis(cli)["admission"]["found"]
         installed(cli)
         node = {"metadata": {"name": "n1", "labels": {"nvidia.com/gpu.present": "true"}}}
@@ -345,7 +439,8 @@ def test_the_doctor_says_what_is_not_there_and_what_would_help(kubernetes_binari
         assert {name for name, check in lesser.items() if check["state"] == "ok"} == {
             "version", "clock",
         }, "what she may not see is not called well"  # fmt: skip
-        for name in ("permissions", "parts", "certificate", "admission"):
+        for name in ("permissions", "parts", "certificate", "admission", "storage", "objects",
+                     "leaders"):  # fmt: skip
             assert lesser[name]["state"] == "limited"
             assert "you may not" in lesser[name]["found"]
         assert "Ask a cluster administrator" in lesser["permissions"]["remedy"]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.contract.objects import ok
-from tests.harness import images, kubelet, rest
+from tests.harness import images, kubelet, rest, waiting
 from tests.harness.balancer import Balancer
 from tests.kubernetes.conftest import Cli
 from windlass.install import names
@@ -148,8 +148,8 @@ def test_logs_outlive_the_pod(installed: Installed, alice: Cli) -> None:
 
     for pod in ok(installed.rest.get(pods, **chosen))["items"]:
         installed.rest.delete(f"{pods}/{pod['metadata']['name']}")
-    rest.eventually("its pod is gone", lambda: not ok(installed.rest.get(pods, **chosen))["items"])
-    rest.eventually("its log is with the server", held, 120)
+    waiting.until(lambda: not ok(installed.rest.get(pods, **chosen))["items"], "its pod is gone")
+    waiting.until(held, "its log is with the server", 120)
     assert "still here" in alice("logs", "-N", "red", "talks").out
 
 
@@ -174,10 +174,35 @@ def test_the_doctor_finds_it_well(installed: Installed) -> None:
     assert wrong == []
 
 
+def test_the_status_names_parts_and_leaders_and_a_debug_dump_has_their_logs(
+    installed: Installed, alice: Cli, tmp_path: Path
+) -> None:
+    def told() -> Any:
+        return installed.admin.json("status")
+
+    waiting.until(lambda: all(each["work"] for each in told()["leaders"]), "all have reported")
+    found = told()
+    ready = {part["name"]: part["ready"] for part in found["installed"]["parts"]}
+    assert ready == {
+        "scheduler": "2 of 2", "controllers": "2 of 2", "server": "1 of 1", "agents": "2 of 2",
+    }  # fmt: skip
+    pods = {pod["metadata"]["name"] for pod in installed.pods()["scheduler"]}
+    assert any(found["leaders"][0]["holder"].startswith(pod) for pod in pods)
+    assert found["problems"] == []
+    file = tmp_path / "dump.tar.gz"
+    done = installed.admin.json("debug-dump", str(file))
+    assert done["missing"] == {}
+    listed = set(done["files"])
+    assert {f"logs/{pod}.log" for pod in pods} <= listed
+    assert {"cluster/windlass-system/pods.json", "settings/installation.json"} <= listed
+    denied = alice.json("status", "-N", "red")
+    assert "the installation" in denied["unreadable"]
+
+
 def test_out_again_leaves_runs_and_takes_no_running_pod_with_it(
     installed: Installed, alice: Cli
 ) -> None:
     installed.admin("uninstall", "--yes")
-    rest.eventually("our pods are gone", lambda: installed.pods() == {}, 120)
+    waiting.until(lambda: installed.pods() == {}, "our pods are gone", 120)
     runs = ok(installed.rest.get("/apis/windlass.dev/v1alpha1/namespaces/red/runs"))["items"]
     assert {each["metadata"]["name"] for each in runs} >= {"train", "talks", "meanwhile"}

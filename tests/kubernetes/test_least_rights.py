@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from tests.contract.objects import ok
-from tests.harness import players, rest
+from tests.harness import players, rest, waiting
 from tests.harness.control_plane import ControlPlane
 from tests.kubernetes.conftest import Cli
 from tests.kubernetes.foreignpods import gang, pod
 from tests.kubernetes.parts import API, PATIENCE, PLATFORM, Installation, as_user
 from tests.kubernetes.test_rights import direct
-from windlass.install import names, rights
+from windlass.install import names, rbac
 
 pytestmark = pytest.mark.kubernetes
 
@@ -36,9 +36,10 @@ _AGAIN = "what was told before is told again with a count, within minutes"
 _STANDBY = "who does not lead looks when it may"
 _OWNED = "no request: the API server asks for it where owners may be protected, as it does here"
 _SWEPT = "code that nothing names any more is looked for after an hour"
+_GANGS = {("get", kind): _ABSENT for kind in rbac._GANG_SIZES if kind != "jobs.batch"}
 UNUSED: dict[str, dict[tuple[str, str], str]] = {
     names.SCHEDULER: {
-        **{("get", kind): _ABSENT for kind in rights._GANG_SIZES if kind != "jobs.batch"},
+        **_GANGS,
         ("patch", "events"): _AGAIN,
         ("watch", "leases.coordination.k8s.io"): _STANDBY,
     },
@@ -54,11 +55,11 @@ UNUSED: dict[str, dict[tuple[str, str], str]] = {
         ("create", "nodes.windlass.dev/metrics"): "no request: our own server asks for it",
     },
     names.SERVER: {
+        **_GANGS,
         ("patch", "events"): _AGAIN,
         ("watch", "leases.coordination.k8s.io"): _STANDBY,
         ("create", "events"): "told when a budget is nearly used, used up, or open again",
         ("list", "cronruns.windlass.dev"): _SWEPT,
-        ("list", "namespaces"): _SWEPT,
     },
 }
 """By account: what one scenario cannot make it use, and why it is granted all the same."""
@@ -96,7 +97,7 @@ def test_every_right_is_used_and_nothing_is_refused(place: Installation, tmp_pat
     alice = Cli(place.plane.token_kubeconfig("alice"))
     steps = (
         runs_of_all_kinds, a_budget, a_reservation, pods_ask, runs_by_the_clock,
-        other_peoples_pods, volumes, logs, usage,
+        external_pods, volumes, logs, usage, metrics,
     )  # fmt: skip
     for step in steps:
         step(place, alice, tmp_path)
@@ -104,9 +105,9 @@ def test_every_right_is_used_and_nothing_is_refused(place: Installation, tmp_pat
     assert refused == []
     assert place.complaints() == []
     idle: dict[str, list[str]] = {}
-    for account, rules in rights.CLUSTER.items():
+    for account, rules in rbac.CLUSTER.items():
         granted = {(verb, what) for verbs, things in rules for what in things for verb in verbs}
-        granted |= {(v, what) for what, _, verbs in rights.SYSTEM.get(account, ()) for v in verbs}
+        granted |= {(v, what) for what, _, verbs in rbac.SYSTEM.get(account, ()) for v in verbs}
         unused = granted - used.get(account, set())
         known = UNUSED.get(account, {})
         idle[account] = sorted(f"{verb} {what}" for verb, what in unused - known.keys())
@@ -122,7 +123,7 @@ def read_audit(log: Path) -> tuple[Used, list[str]]:
         event = json.loads(line)
         account = event["user"]["username"].rpartition(":")[2]
         what = event.get("objectRef")
-        if account not in rights.ACCOUNTS or what is None:
+        if account not in rbac.ACCOUNTS or what is None:
             continue
         named = what.get("resource", "")
         named += f".{what['apiGroup']}" if what.get("apiGroup") else ""
@@ -136,13 +137,18 @@ def read_audit(log: Path) -> tuple[Used, list[str]]:
 # --- the scenario ---------------------------------------------------------------------------------
 
 
+def metrics(place: Installation, _: Cli, __: Path) -> None:
+    """Each component asks who the scraper is and what it may."""
+    assert all("# TYPE windlass_" in part.metrics() for part in place.parts)
+
+
 def runs_of_all_kinds(place: Installation, alice: Cli, folder: Path) -> None:
     (folder / "job.py").write_text("print('hello')\n")
     submit(place, "plain", {"cpu": "2", "seconds": "3"})
     submit(place, "fails", {"retries": {"limit": 1, "causes": ["Failed"]}, "fails": True})
     submit(place, "peers", {"framework": "ray", "replicas": 2})
     alice("submit", "-N", "red", "-n", "sent", "--workdir", str(folder), "--", "true")
-    rest.eventually("sent runs", lambda: place.pods("red", "sent"), PATIENCE)
+    waiting.until(lambda: place.pods("red", "sent"), "sent runs", PATIENCE)
     for name in ("plain", "peers"):
         place.reaches("red", name, "Succeeded")
     alice("why", "-N", "red", "sent")
@@ -150,7 +156,7 @@ def runs_of_all_kinds(place: Installation, alice: Cli, folder: Path) -> None:
     place.reaches("red", "sent", "Stopped")
     submit(place, "short", {"ttl": "1s"})
     gone = f"{API}/namespaces/red/runs/short"
-    rest.eventually("it goes by itself", lambda: place.rest.get(gone).status == 404, PATIENCE)
+    waiting.until(lambda: place.rest.get(gone).status == 404, "it goes by itself", PATIENCE)
     alice("delete", "-N", "red", "run", "plain")
     place.reaches("red", "fails", "Failed")
 
@@ -162,7 +168,7 @@ def a_budget(place: Installation, _: Cli, __: Path) -> None:
     def told() -> bool:
         return bool(ok(place.rest.get(f"{API}/queues/default"))["status"].get("budget"))
 
-    rest.eventually("the ledger tells what is left", told, 3 * PATIENCE)
+    waiting.until(told, "the ledger tells what is left", 3 * PATIENCE)
     ok(place.rest.merge(f"{API}/queues/default", {"spec": {"budget": None}}))
 
 
@@ -179,7 +185,7 @@ def a_reservation(place: Installation, alice: Cli, _: Path) -> None:
     def is_active() -> bool:
         return ok(place.rest.get(f"{path}/closed")).get("status", {}).get("state") == "Active"
 
-    rest.eventually("the scheduler tells its state", is_active, PATIENCE)
+    waiting.until(is_active, "the scheduler tells its state", PATIENCE)
     person = as_user(place.plane, "alice")
     assert ok(person.get(f"{path}/closed"))["status"]["nodes"] == ["n1"]
     assert person.delete(f"{path}/closed").status == 403
@@ -190,7 +196,7 @@ def a_reservation(place: Installation, alice: Cli, _: Path) -> None:
     def waits() -> bool:
         return ok(place.rest.get(run)).get("status", {}).get("reason") == "ReservedUntil"
 
-    rest.eventually("it waits for the reservation", waits, PATIENCE)
+    waiting.until(waits, "it waits for the reservation", PATIENCE)
     alice("why", "-N", "red", "kept-out")
     ok(place.rest.delete(f"{path}/closed"))
     place.reaches("red", "kept-out", "Succeeded")
@@ -199,7 +205,7 @@ def a_reservation(place: Installation, alice: Cli, _: Path) -> None:
 def pods_ask(place: Installation, alice: Cli, _: Path) -> None:
     """A pod with its own token; and a person who sends functions."""
     submit(place, "asks", {"seconds": "600"})
-    (made,) = rest.eventually("it has a pod", lambda: place.pods("red", "asks"), PATIENCE)
+    (made,) = waiting.until(lambda: place.pods("red", "asks"), "it has a pod", PATIENCE)
     bound_to = {"kind": "Pod", "apiVersion": "v1", "name": made["metadata"]["name"]}
     spec = {"audiences": ["windlass"], "expirationSeconds": 600, "boundObjectRef": bound_to}
     path = "/api/v1/namespaces/red/serviceaccounts/default/token"
@@ -243,11 +249,11 @@ def runs_by_the_clock(place: Installation, alice: Cli, _: Path) -> None:
         listed = ok(place.rest.get(f"{API}/namespaces/red/runs"))["items"]
         return [each["metadata"]["name"] for each in listed if "often" in each["metadata"]["name"]]
 
-    rest.eventually("its run is there", made, 2 * PATIENCE)
+    waiting.until(made, "its run is there", 2 * PATIENCE)
     alice("cron", "delete", "-N", "red", "often")
 
 
-def other_peoples_pods(place: Installation, alice: Cli, _: Path) -> None:
+def external_pods(place: Installation, alice: Cli, _: Path) -> None:
     pods = "/api/v1/namespaces/red/pods"
     small = {"cpu": "100m"}
     for each in gang("theirs", 2, requests=small):
@@ -264,19 +270,108 @@ def other_peoples_pods(place: Installation, alice: Cli, _: Path) -> None:
     }  # fmt: skip
     ok(place.rest.post("/apis/batch/v1/namespaces/red/jobs", job), 201)
     ok(place.rest.post(pods, pod("low", requests={"cpu": "3"}, priority=None)), 201)
-    rest.eventually("it is bound", lambda: bound(place, "low"), PATIENCE)
+    waiting.until(lambda: bound(place, "low"), "it is bound", PATIENCE)
     ok(place.rest.post("/apis/scheduling.k8s.io/v1/priorityclasses", {
         "metadata": {"name": "high"}, "value": 1000}), 201)  # fmt: skip
     high = pod("high", requests={"cpu": "3"}, priorityClassName="high")
     # The API server knows a class a moment after it was made.
-    rest.eventually("it is taken", lambda: place.rest.post(pods, high).status == 201, PATIENCE)
-    rest.eventually("it takes the room", lambda: bound(place, "high"), PATIENCE)
+    waiting.until(lambda: place.rest.post(pods, high).status == 201, "it is taken", PATIENCE)
+    waiting.until(lambda: bound(place, "high"), "it takes the room", PATIENCE)
     for name in ("theirs-0", "theirs-1"):
-        rest.eventually("the gang is bound", lambda n=name: bound(place, n), PATIENCE)
-    # More than there is: it waits, and is told so.
+        waiting.until(lambda n=name: bound(place, n), "the gang is bound", PATIENCE)
+    # The server reads the size of the Job's gang as the scheduler does.
+    alice.json("ps", "-N", "red")
+    # More than there is: it waits, and its condition says so.
     ok(place.rest.post(pods, pod("vast", requests={"cpu": "64"})), 201)
-    rest.eventually("it is told", lambda: told(place, "vast"), PATIENCE)
+    waiting.until(lambda: told(place, "vast"), "it is told", PATIENCE)
+    assert "64 cpu" in alice("why", "-N", "red", "pod/vast").out
+    listed = {each["name"]: each for each in alice.json("ps", "-N", "red", "--pods")["items"]}
+    assert (listed["high"]["node"], listed["vast"]["phase"]) == ("n1", "Queued")
+    explained_as_decided(place, alice)
     ok(place.rest.delete(f"{pods}/high", {"gracePeriodSeconds": 0}))
+
+
+def explained_as_decided(place: Installation, alice: Cli) -> None:
+    """What the server says of a run is what the scheduler decides: it sees quotas, claims,
+    disruption budgets and cordons with rights of its own."""
+    namespace, policies = "/api/v1/namespaces/red", "/apis/policy/v1/namespaces/red"
+    quota = {"metadata": {"name": "small"}, "spec": {"hard": {"cpu": "4"}}}
+    ok(place.rest.post(f"{namespace}/resourcequotas", quota), 201)
+    words = "ResourceQuota red/small leaves"
+
+    def planned(*more: str) -> str:
+        return alice("run", "-N", "red", "--dry-run", *more, "-m", "64Mi", "--", "true").err
+
+    waiting.until(lambda: words in planned("-c", "4"), "the server sees the quota", PATIENCE)
+    alice("submit", "-N", "red", "-n", "over", "-c", "4", "-m", "64Mi", "--", "true")
+    assert words in alice("why", "-N", "red", "over").out
+
+    def decided() -> bool:
+        return words in str(place.run("red", "over")["status"].get("message"))
+
+    waiting.until(decided, "the scheduler says the same", PATIENCE)
+    ok(place.rest.delete(f"{namespace}/resourcequotas/small"))
+    alice("stop", "-N", "red", "over")
+    volume = {"spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "none",
+                       "resources": {"requests": {"storage": "1Gi"}}},
+              "metadata": {"name": "unbound"}}  # fmt: skip
+    ok(place.rest.post(CLAIMS, volume), 201)
+    waiting.until(
+        lambda: "claim unbound" in planned("--mount", "claim:unbound:/data"),
+        "the server sees the claim", PATIENCE,
+    )  # fmt: skip
+    assert "claim absent does not exist" in planned("--mount", "claim:absent:/data")
+    budget = {"metadata": {"name": "keep"}, "spec": {"maxUnavailable": 0, "selector": {}}}
+    ok(place.rest.post(f"{policies}/poddisruptionbudgets", budget), 201)
+    higher = pod("higher", requests={"cpu": "3500m"}, priorityClassName="higher")
+    ok(place.rest.post("/apis/scheduling.k8s.io/v1/priorityclasses", {
+        "metadata": {"name": "higher"}, "value": 2000}), 201)  # fmt: skip
+    waiting.until(
+        lambda: place.rest.post(f"{namespace}/pods", higher).status == 201, "it is taken", PATIENCE
+    )
+    waiting.until(
+        lambda: "PodDisruptionBudgets" in alice("why", "-N", "red", "pod/higher").out,
+        "the server sees the budget", PATIENCE,
+    )  # fmt: skip
+    ok(place.rest.delete(f"{namespace}/pods/higher", {"gracePeriodSeconds": 0}))
+    ok(place.rest.delete(f"{policies}/poddisruptionbudgets/keep"))
+    ok(place.rest.merge("/api/v1/nodes/n1", {"spec": {"unschedulable": True}}))
+    waiting.until(
+        lambda: "node n1 is cordoned" in planned("-c", "4"), "the server sees the cordon", PATIENCE
+    )
+    ok(place.rest.merge("/api/v1/nodes/n1", {"spec": {"unschedulable": None}}))
+    members_are_capped(place)
+
+
+def members_are_capped(place: Installation) -> None:
+    """A member's Run has the default priority at most and is preemptible; an administrator of the
+    team may ask for more."""
+    role = {"command": ["true"], "resources": {"cpu": "100m", "memory": "64Mi"}}
+
+    def asks(who: rest.Rest, name: str, **spec: Any) -> rest.Answer:
+        body = {
+            "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": name},
+            "spec": {"roles": [role], **spec},
+        }  # fmt: skip
+        return who.post(f"{API}/namespaces/red/runs", body, dryRun="All")
+
+    alice = as_user(place.plane, "alice")
+    assert asks(alice, "usual", priority=50).status == 201
+    for spec in ({"priority": 51}, {"preemptible": False}):
+        answer = asks(alice, "first", **spec)
+        assert answer.status == 403, answer.summary
+        assert "only administrators of a team may" in answer.summary
+    group = "rbac.authorization.k8s.io"
+    role_ref = {"apiGroup": group, "kind": "ClusterRole", "name": "windlass-admin"}
+    subject = {"apiGroup": group, "kind": "User", "name": "alice"}
+    binding = {"metadata": {"name": "leads"}, "roleRef": role_ref, "subjects": [subject]}
+    ok(place.rest.post(f"/apis/{group}/v1/namespaces/red/rolebindings", binding), 201)
+
+    def allowed() -> bool:
+        found = [asks(alice, "first", **s) for s in ({"priority": 90}, {"preemptible": False})]
+        return all(answer.status == 201 for answer in found)
+
+    waiting.until(allowed, "an administrator may", PATIENCE)
 
 
 def bound(place: Installation, name: str) -> str:
@@ -318,9 +413,9 @@ def volumes(place: Installation, _: Cli, __: Path) -> None:
         made = pod(f"claims-{name}", volumes=[volume])
         ok(place.rest.post("/api/v1/namespaces/red/pods", made), 201)
     for each in ("ours-later", "theirs-later"):
-        rest.eventually(f"a node is chosen for {each}", lambda e=each: _node(place, e), PATIENCE)
+        waiting.until(lambda e=each: _node(place, e), f"a node is chosen for {each}", PATIENCE)
     for each in ("ours-there", "theirs-there"):
-        rest.eventually(f"{each} is bound", lambda e=each: _is_bound(place, e), PATIENCE)
+        waiting.until(lambda e=each: _is_bound(place, e), f"{each} is bound", PATIENCE)
 
 
 def _node(place: Installation, claim: str) -> bool:
@@ -335,7 +430,7 @@ def _is_bound(place: Installation, claim: str) -> bool:
 def logs(place: Installation, alice: Cli, _: Path) -> None:
     """What a node's disk holds of a run: its progress and its log, which outlives its pod."""
     submit(place, "talks", {"seconds": "5"})
-    (made,) = rest.eventually("it has a pod", lambda: place.pods("red", "talks"), PATIENCE)
+    (made,) = waiting.until(lambda: place.pods("red", "talks"), "it has a pod", PATIENCE)
     uid, name = made["metadata"]["uid"], made["metadata"]["name"]
     job = place.folder / "kubelet/pods" / uid / "volumes/kubernetes.io~empty-dir/run"
     job.mkdir(parents=True)
@@ -348,7 +443,7 @@ def logs(place: Installation, alice: Cli, _: Path) -> None:
     def held() -> bool:
         return any((place.folder / "logs/windlass").rglob("held.json"))
 
-    rest.eventually("it is held", held, PATIENCE)
+    waiting.until(held, "it is held", PATIENCE)
     place.reaches("red", "talks", "Succeeded")
     place.rest.delete(f"/api/v1/namespaces/red/pods/{name}", {"gracePeriodSeconds": 0})
 
@@ -356,7 +451,7 @@ def logs(place: Installation, alice: Cli, _: Path) -> None:
         path = "/apis/platform.windlass.dev/v1alpha1/namespaces/red/runs/talks/logs"
         return bool(ok(place.rest.get(path))["items"])
 
-    rest.eventually("its log is with the server", kept, PATIENCE)
+    waiting.until(kept, "its log is with the server", PATIENCE)
     assert "still here" in alice("logs", "-N", "red", "talks").out
 
 
@@ -367,4 +462,4 @@ def usage(place: Installation, alice: Cli, _: Path) -> None:
         (node,) = alice.json("top", "nodes")
         return "used" in node["resources"]["cpu"]
 
-    rest.eventually("the node is measured", told, PATIENCE)
+    waiting.until(told, "the node is measured", PATIENCE)

@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 
-from tests.harness import rest
+from tests.harness import waiting
 from tests.harness.control_plane import ControlPlane
 from tests.harness.parts import Part
 from tests.harness.plugin import CRDS
-from windlass.control import sets, views
+from windlass.control import wiring
+from windlass.control.runtime import informers
 
 pytestmark = pytest.mark.kubernetes
 
-LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{views.NAMESPACE}/leases"
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{informers.NAMESPACE}/leases"
 RUNS = "/apis/windlass.dev/v1alpha1/namespaces/default/runs"
 PODS = "/api/v1/namespaces/default/pods"
 TAKEOVER = 60
@@ -58,15 +59,15 @@ class Cluster:
         return found
 
     def reaches(self, name: str, phase: str) -> dict[str, Any]:
-        return rest.eventually(  # type: ignore[no-any-return]
-            f"{name} is {phase}: {self.run(name)['status']}",
+        return waiting.until(
             lambda: self.run(name)["status"]["phase"] == phase and self.run(name),
+            f"{name} is {phase}: {self.run(name)['status']}",
             TAKEOVER,
         )
 
     def end_pods(self, run: str) -> None:
         """What a node reports of pods whose work is done."""
-        pods = rest.eventually("its pod exists", lambda: self.pods(run), TAKEOVER)
+        pods = waiting.until(lambda: self.pods(run), "its pod exists", TAKEOVER)
         for pod in pods:
             path = f"{PODS}/{pod['metadata']['name']}/status"
             assert self.rest.merge(path, {"status": {"phase": "Succeeded"}}).status == 200
@@ -82,7 +83,7 @@ def plane(kubernetes_binaries: Path) -> Iterator[ControlPlane]:
         amounts = {"cpu": "4", "memory": "8Gi", "pods": "20"}
         ready = {"type": "Ready", "status": "True"}
         for path, body in {
-            "/api/v1/namespaces": {"metadata": {"name": views.NAMESPACE}},
+            "/api/v1/namespaces": {"metadata": {"name": informers.NAMESPACE}},
             "/apis/windlass.dev/v1alpha1/queues": {
                 "apiVersion": "windlass.dev/v1alpha1", "kind": "Queue",
                 "metadata": {"name": "default"}, "spec": {},
@@ -102,7 +103,7 @@ def cluster(plane: ControlPlane, tmp_path: Path) -> Iterator[Cluster]:
     yield made
     for part in made.parts:
         part.process.stop()
-    for name in (sets.Scheduler.lease, sets.Controllers.lease):
+    for name in (wiring.Scheduler.lease, wiring.Controllers.lease):
         plane.rest.delete(f"{LEASES}/{name}")
 
 
@@ -115,16 +116,16 @@ def test_a_run_goes_through_two_processes_that_meet_only_in_objects(cluster: Clu
     assert ended["status"]["assignment"]["members"]["worker"][0]["node"] == "n1"
 
 
-def test_nothing_is_started_while_nobody_is_known_to_decide(cluster: Cluster) -> None:
+def test_nothing_is_started_while_no_leader_is_known(cluster: Cluster) -> None:
     """An assignment of a leader that is gone may be room that the next one gave to others."""
     deciding = cluster.start("scheduler")
     cluster.submit("early")
-    rest.eventually("it has room", lambda: cluster.run("early")["status"].get("assignment"))
+    waiting.until(lambda: cluster.run("early")["status"].get("assignment"), "it has room")
     deciding.process.kill()
-    path = f"{LEASES}/{sets.Scheduler.lease}"
+    path = f"{LEASES}/{wiring.Scheduler.lease}"
     assert cluster.rest.delete(path).status == 200
     carrying = cluster.start("controllers")
-    rest.eventually("it carries out what counts", carrying.leads)
+    waiting.until(carrying.leads, "it carries out what counts")
     cluster.submit("other")
     assert cluster.run("early")["status"]["phase"] == "Queued"
     assert cluster.pods("early") == []
@@ -136,8 +137,8 @@ def test_nothing_is_started_while_nobody_is_known_to_decide(cluster: Cluster) ->
 @pytest.mark.parametrize("name", ["scheduler", "controllers"])
 def test_one_that_is_asked_to_stop_gives_its_lease_back(cluster: Cluster, name: str) -> None:
     part = cluster.start(name)
-    lease = next(each.lease for each in sets.ALL if each.name == name)
-    rest.eventually("it leads", part.leads)
+    lease = next(each.lease for each in wiring.ALL if each.name == name)
+    waiting.until(part.leads, "it leads")
     assert cluster.holder(lease)
     part.process.send(signal.SIGTERM)
     assert part.process.wait(TAKEOVER) == 0
@@ -149,7 +150,7 @@ def test_of_two_replicas_the_other_goes_on_when_the_leader_is_killed(cluster: Cl
         name: [cluster.start(name), cluster.start(name)] for name in ("scheduler", "controllers")
     }
     for name, pair in pairs.items():
-        leading = rest.eventually(f"a {name} leads", lambda p=pair: [e for e in p if e.leads()])
+        leading = waiting.until(lambda p=pair: [e for e in p if e.leads()], f"a {name} leads")
         assert len(leading) == 1
         leading[0].process.kill()
     cluster.submit("after-the-kill")
@@ -163,10 +164,10 @@ def test_one_that_cannot_reach_the_cluster_is_alive_but_not_ready(
 ) -> None:
     part = cluster.start("scheduler")
     # One that has never reached it says so otherwise: it is not ready yet, or ends.
-    rest.eventually("it is ready", lambda: part.says("/readyz") == "ok", TAKEOVER)
+    waiting.until(lambda: part.says("/readyz") == "ok", "it is ready", TAKEOVER)
     plane.stop_apiserver()
     with contextlib.closing(plane.rest):
-        rest.eventually("it is not ready", lambda: "503" in part.says("/readyz"), TAKEOVER)
+        waiting.until(lambda: "503" in part.says("/readyz"), "it is not ready", TAKEOVER)
         assert part.says("/healthz") == "ok"
     plane.restart_apiserver()
-    rest.eventually("it is ready again", lambda: part.says("/readyz") == "ok", TAKEOVER)
+    waiting.until(lambda: part.says("/readyz") == "ok", "it is ready again", TAKEOVER)

@@ -25,7 +25,7 @@ import pytest
 import windlass
 from tests.contract.objects import ok
 from tests.endtoend.meeting import MEETING
-from tests.harness import kubelet, objectstore, postgres, processes, rest
+from tests.harness import kubelet, objectstore, postgres, processes, rest, waiting
 from tests.harness.platform import Platform, Shared
 from tests.harness.plugin import CRDS
 
@@ -155,8 +155,9 @@ def test_servers_that_are_killed_all_the_time_lose_nothing(
         gangs: list[Future[str]] = [
             threads.submit(send_and_run, client, tmp_path, number) for number in range(GANGS)
         ]
+        futures: list[Future[Any]] = [calls, *gangs]
         waiting = threading.Thread(
-            target=lambda: ([each.exception() for each in (calls, *gangs)], done.set())
+            target=lambda: ([each.exception() for each in futures], done.set())
         )
         waiting.start()
         killer.until(done)
@@ -181,8 +182,8 @@ def keep_logs(platform: Platform, killer: Killer) -> None:
             chosen = {"labelSelector": f"windlass.dev/run=gang{number}"}
             for pod in ok(api.get(PODS, **chosen))["items"]:
                 api.delete(f"{PODS}/{pod['metadata']['name']}")
-        rest.eventually(
-            "all logs are kept", lambda: all(len(kept(api, n)) == 2 for n in range(GANGS)), 180
+        waiting.until(
+            lambda: all(len(kept(api, n)) == 2 for n in range(GANGS)), "all logs are kept", 180
         )
     finally:
         done.set()
@@ -199,7 +200,7 @@ def assert_both_say_the_same(platform: Platform, payloads: list[str]) -> None:
     for number, other in ((0, 1), (1, 0)):
         platform.servers[other].kill()
         platform.server = platform.servers[number]
-        rest.eventually("the one that is left answers", platform._serves)
+        waiting.until(platform._serves, "the one that is left answers")
         said.append(answers(platform.cluster.plane.rest))
         start(platform, other)
     assert said[0] == said[1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
 import ssl
 import urllib.parse
 from collections.abc import Iterator
@@ -17,13 +18,13 @@ from pathlib import Path
 import pytest
 
 from tests.contract.objects import ok
-from tests.harness import rest
+from tests.harness import rest, waiting
 from tests.harness.certificates import Authority
 from tests.harness.control_plane import ControlPlane
 from tests.kubernetes.conftest import Cli
 from tests.kubernetes.parts import API, PATIENCE, PLATFORM, Installation, as_user
-from windlass.install import names, rights
-from windlass.server import routes
+from windlass.install import dashboard, monitoring, names, rbac
+from windlass.server.platform import routes
 
 pytestmark = pytest.mark.kubernetes
 
@@ -36,7 +37,7 @@ def place(
 ) -> Iterator[Installation]:
     with ControlPlane.start(users=USERS, audit=True, audit_reads=True) as plane:
         made = Installation(plane, tmp_path_factory.mktemp("parts"))
-        made.install()
+        made.install("--monitoring", "monitoring/prometheus")
         made.add_node()
         made.add_team("red", "alice")
         made.add_team("blue", "bob")
@@ -85,7 +86,7 @@ def test_runs_by_the_clock_stops_and_queues_need_no_more(place: Installation, al
         listed = ok(place.rest.get(f"{API}/namespaces/red/runs"))["items"]
         return [each["metadata"]["name"] for each in listed if "often" in each["metadata"]["name"]]
 
-    (name, *_) = rest.eventually("its run is there", made, 2 * PATIENCE)
+    (name, *_) = waiting.until(made, "its run is there", 2 * PATIENCE)
     place.report("red", name, phase="Running")
     place.reaches("red", name, "Running")
     alice("stop", "-N", "red", name)
@@ -96,7 +97,7 @@ def test_runs_by_the_clock_stops_and_queues_need_no_more(place: Installation, al
             place.rest.delete(path, {"gracePeriodSeconds": 0})
         return not place.pods("red", name)
 
-    rest.eventually("its pod was asked to go", gone, PATIENCE)
+    waiting.until(gone, "its pod was asked to go", PATIENCE)
     ended = place.reaches("red", name, "Stopped")
     assert ended["spec"]["user"] == "alice", "its owner's, though the controllers made it"
     alice("cron", "delete", "-N", "red", "often")
@@ -105,7 +106,40 @@ def test_runs_by_the_clock_stops_and_queues_need_no_more(place: Installation, al
         status = ok(place.rest.get(f"{API}/queues/default")).get("status") or {}
         return "used" in status or "pending" in status
 
-    rest.eventually("the queue tells what it holds", counted, PATIENCE)
+    waiting.until(counted, "the queue tells what it holds", PATIENCE)
+    assert place.complaints() == []
+
+
+def test_a_run_that_waits_for_a_resource_quota_is_explained_by_that_quota(
+    place: Installation, bob: Cli
+) -> None:
+    """The server explains with the informers that the scheduler decides with, and may read them."""
+    quotas = "/api/v1/namespaces/blue/resourcequotas"
+    body = {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "1"}}}
+    ok(place.rest.post(quotas, body), 201)
+    waiting.until(
+        lambda: "hard" in ok(place.rest.get(f"{quotas}/small")).get("status", {}),
+        "the quota is enforced", PATIENCE,
+    )  # fmt: skip
+    bob("submit", "-N", "blue", "-n", "pair", "-w", "2", "--", "true")
+    waiting.until(
+        lambda: place.run("blue", "pair")["status"].get("reason") == "WaitingForQuota",
+        "the scheduler has decided", PATIENCE,
+    )  # fmt: skip
+    decided = place.run("blue", "pair")["status"]["message"]
+    assert "ResourceQuota blue/small" in decided
+    why = bob.json("why", "-N", "blue", "pair")
+    assert (why["reason"], why["message"]) == ("WaitingForQuota", decided)
+    (row,) = bob.json("ps", "-N", "blue")["items"]
+    assert (row["reason"], row["message"]) == ("WaitingForQuota", decided)
+    options = ("-N", "blue", "-n", "next", "-w", "2", "--dry-run", "--json")
+    planned = json.loads(bob("submit", *options, "--", "true").out)
+    assert planned["plan"]["reason"] == "WaitingForQuota"
+    assert "ResourceQuota blue/small" in planned["plan"]["message"]
+    ok(place.rest.delete(f"{quotas}/small"))
+    waiting.until(lambda: len(place.pods("blue", "pair")) == 2, "it has started", PATIENCE)
+    place.report("blue", "pair", phase="Succeeded")
+    place.reaches("blue", "pair", "Succeeded")
     assert place.complaints() == []
 
 
@@ -124,17 +158,17 @@ def test_without_one_of_its_rights_a_part_does_not_do_its_work(
     account = f"windlass-{part}"
     path = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{account}"
     whole = ok(place.rest.get(path))["rules"]
-    less = [rule for rule in whole if rule != rights._rule(verbs, resource)]
+    less = [rule for rule in whole if rule != rbac._rule(verbs, resource)]
     assert len(less) == len(whole) - 1
     ok(place.rest.merge(path, {"rules": less}))
     name = f"{part}-{verbs[0]}-{resource.partition('.')[0]}"
     try:
-        rest.eventually(
-            "the right is gone", lambda: not _may(place, account, verbs[0], resource), PATIENCE
+        waiting.until(
+            lambda: not _may(place, account, verbs[0], resource), "the right is gone", PATIENCE
         )
         before = len(place.complaints())
         alice("submit", "-N", "red", "-n", name, "--", "true")
-        rest.eventually("it is refused", lambda: len(place.complaints()) > before, PATIENCE)
+        waiting.until(lambda: len(place.complaints()) > before, "it is refused", PATIENCE)
     finally:
         ok(place.rest.merge(path, {"rules": whole}))
     place.report("red", name, phase="Succeeded")
@@ -184,7 +218,7 @@ OF_RED = [
     *(
         (method, route.template)
         for route in routes.ROUTES
-        if route.template.startswith(PLATFORM) and route.who != "everyone"
+        if route.template.startswith(PLATFORM) and route.audience != "everyone"
         for method in route.methods
     ),
 ]
@@ -201,7 +235,7 @@ def secret_plan(place: Installation) -> str:
 
 
 @pytest.mark.parametrize(("method", "template"), OF_RED, ids=lambda value: value[-40:])
-def test_whoever_is_not_of_the_team_reaches_nothing_and_learns_nothing(
+def test_users_outside_the_team_reach_nothing_and_learn_nothing(
     place: Installation, secret_plan: str, method: str, template: str
 ) -> None:
     body = {} if method in ("POST", "PATCH", "PUT") else None
@@ -221,7 +255,7 @@ def test_whoever_is_not_of_the_team_reaches_nothing_and_learns_nothing(
         assert told[0] == told[1], f"{who} can tell whether it is there"
     path = template.format_map(FILLED)
     by_bob = ("bob", method, path, 403)
-    rest.eventually("the refusal is in the audit log", lambda: by_bob in refusals(place))
+    waiting.until(lambda: by_bob in refusals(place), "the refusal is in the audit log")
     assert ("", method, path, 401) in refusals(place), "and so is that of whoever is nobody"
 
 
@@ -245,14 +279,14 @@ def refusals(place: Installation) -> set[tuple[str, str, str, int]]:
 
 
 _METHODS = {
-    "get": ("GET", "HEAD"), "list": ("GET",), "create": ("POST",), "update": ("PUT",),
+    "get": ("GET", "HEAD"), "list": ("GET", "HEAD"), "create": ("POST",), "update": ("PUT",),
     "patch": ("PATCH",), "delete": ("DELETE",), "head": ("HEAD",), "post": ("POST",),
     "put": ("PUT",), "watch": ("GET",), "deletecollection": ("DELETE",),
 }  # fmt: skip
 
 VIEWED = (
     "/runs", "/runs/{run}", "/pods", "/ps", "/usage", "/statement", "/why", "/logs", "/logs/{log}",
-    "/addresses", "/podmetrics", "/podmetrics/{pod}",
+    "/addresses", "/externalpods", "/podmetrics", "/podmetrics/{pod}",
 )  # fmt: skip
 """Ends of the paths in the team that its viewer may read."""
 
@@ -273,7 +307,7 @@ def test_a_viewer_reads_the_teams_things_and_changes_nothing(
         return
     assert answer.status == 403, answer.summary
     mine = {("vic", method, path, 403), ("vic", "", path, 403)}
-    rest.eventually("the refusal is in an audit log", lambda: mine & refusals(place))
+    waiting.until(lambda: mine & refusals(place), "the refusal is in an audit log")
 
 
 def test_rights_on_the_platform_api_alone_open_nothing(
@@ -294,7 +328,7 @@ def test_rights_on_the_platform_api_alone_open_nothing(
     ok(place.rest.post(f"/apis/{group}/v1/clusterrolebindings", binding), 201)
     vera = as_user(place.plane, "vera")
     door = b"platform.windlass.dev"  # the API server's own refusal names the group that it guards
-    rest.eventually("she is let in", lambda: door not in vera.get(f"{PLATFORM}/ps").body)
+    waiting.until(lambda: door not in vera.get(f"{PLATFORM}/externalpods").body, "she is let in")
     for method, template in OF_RED:
         path = template.format_map(FILLED)
         if path.startswith(PLATFORM):
@@ -312,7 +346,7 @@ def test_a_node_is_measured_by_its_own_agent_alone(place: Installation) -> None:
     assert ok(own.put(f"{path}/n1", report))["nextSeconds"] > 0
     refused = own.put(f"{path}/n2", report)
     assert refused.status == 403, refused.summary
-    assert "its own agent alone" in refused.summary
+    assert "only the agent of node n2" in refused.summary
     assert own.get(path).status == 200, "nodes are public"
     for user in ("alice", "admin"):
         assert as_user(place.plane, user).put(f"{path}/n1", report).status == 403, user
@@ -321,7 +355,7 @@ def test_a_node_is_measured_by_its_own_agent_alone(place: Installation) -> None:
     assert place.rest.put(f"{path}/n1", report).status == 403, "not even an administrator"
 
 
-def test_what_waits_behind_another_team_is_told_without_its_names(
+def test_a_run_behind_another_team_is_explained_without_its_names(
     place: Installation, bob: Cli, secret_plan: str
 ) -> None:
     bob("submit", "-N", "blue", "-n", "waits", "--cpus", "3.9", "--", "true")
@@ -333,11 +367,11 @@ def test_what_waits_behind_another_team_is_told_without_its_names(
         text = alice("why", "-N", "red", "behind").out
         return text if "cpu" in text else ""
 
-    assert "waits" not in rest.eventually("it is told why", told, PATIENCE).split()
+    assert "waits" not in waiting.until(told, "it is told why", PATIENCE).split()
     place.report("blue", "waits", phase="Succeeded")
 
 
-def test_nobody_submits_in_anothers_name(place: Installation) -> None:
+def test_no_user_submits_in_the_name_of_another(place: Installation) -> None:
     runs = f"{API}/namespaces/blue/runs"
     body = {
         "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": "forged"},
@@ -416,6 +450,58 @@ def test_a_pod_reads_its_own_runs_book_and_no_more(place: Installation, alice: C
         place.report("red", name, phase="Succeeded")
 
 
+def test_only_prometheus_reads_the_metrics_of_all_components(
+    place: Installation, tmp_path: Path
+) -> None:
+    scraper = account_token(place, "monitoring", "prometheus")
+    other = account_token(place, "red", "default")
+    foreign = account_token(place, "monitoring", "prometheus", audience="elsewhere")
+    engine = f"/api/v1/namespaces/{names.SYSTEM}/configmaps/engine"
+    authority = ok(place.rest.get(engine))["data"]["authority"]
+    trust = ssl.create_default_context(cadata=authority)
+    pages = ""
+    for part in place.parts:
+        where = urllib.parse.urlsplit(part.metrics_url)
+        name = f"windlass-{part.process.name}.{names.SYSTEM}.svc"
+        statuses = []
+        for token in (None, other, foreign, scraper):
+            headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+            status, page = scraped(where, name, trust, headers)
+            statuses.append(status)
+        assert statuses == [401, 403, 401, 200], part.process.name
+        pages += page
+        assert "windlass_" not in part.says("/metrics"), "not without a token"
+    exposed = set(re.findall("^# TYPE (windlass_[a-z_]+) ", pages, re.MULTILINE))
+    shown = json.dumps([monitoring.ALERTS, dashboard.queues_and_components()])
+    named = {
+        re.sub("_(bucket|sum|count)$", "", each) for each in re.findall("windlass_[a-z_]+", shown)
+    }
+    assert sorted(named - exposed) == []
+    assert 'windlass_queue_admitted_workloads{queue="default"}' in pages
+    assert 'windlass_queue_wait_seconds_count{queue="default"}' in pages
+
+
+def account_token(place: Installation, namespace: str, name: str, audience: str = "") -> str:
+    place.rest.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    place.rest.post(accounts, {"metadata": {"name": name}})
+    spec = {"expirationSeconds": 600} | ({"audiences": [audience]} if audience else {})
+    made = ok(place.rest.post(f"{accounts}/{name}/token", {"spec": spec}), 201)
+    return str(made["status"]["token"])
+
+
+def scraped(
+    url: urllib.parse.SplitResult, name: str, trust: ssl.SSLContext, headers: dict[str, str]
+) -> tuple[int, str]:
+    """GET /metrics over a connection whose certificate is checked for the name of a Service."""
+    plain = socket.create_connection((str(url.hostname), url.port or 0), 30)
+    connection = http.client.HTTPConnection(str(url.hostname), url.port)
+    with trust.wrap_socket(plain, server_hostname=name) as connection.sock:
+        connection.request("GET", url.path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
 def test_another_authority_of_the_front_proxy_is_taken_up_without_a_restart(
     place: Installation,
 ) -> None:
@@ -424,7 +510,7 @@ def test_another_authority_of_the_front_proxy_is_taken_up_without_a_restart(
     place.plane.replace_front_proxy()
     path = f"{PLATFORM}/namespaces/red/ps"
     alice = as_user(place.plane, "alice")
-    rest.eventually("it answers again", lambda: alice.get(path).status == 200, PATIENCE)
+    waiting.until(lambda: alice.get(path).status == 200, "it answers again", PATIENCE)
     assert place.plane._front_proxy is not before
     server = next(part.process for part in place.parts if part.process.name == "server")
     assert server.alive

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import rest
+from tests.harness import rest, waiting
 from tests.harness.control_plane import ControlPlane
-from tests.kubernetes.conftest import Cli
+from tests.kubernetes.conftest import Cli, add_default_class
 
 pytestmark = pytest.mark.kubernetes
 RUN = {
@@ -39,13 +39,14 @@ def test_before_windlass_is_installed_a_team_is_refused_with_the_remedy(admin: C
 def test_a_team_is_real_namespace_roles_and_quota_and_again_nothing_changes(
     admin: Cli, plane: ControlPlane
 ) -> None:
+    add_default_class(plane)
     admin("install", "--no-wait")
     words = ("team", "create", "support", "--guarantee", "gpu=16", "--weight", "2", "--member",
              "alice", "--viewer", "bob", "--member", "group:ml", "--quota", "pods=50")  # fmt: skip
     made = admin.json(*words)
     assert made["changed"] is True
     assert {each["skipped"] for each in made["tokens"]} == {"cluster"}
-    assert "sign in as they do for kubectl" in admin(*words).err
+    assert "sign in as for kubectl" in admin(*words).err
     again = admin.json(*words)
     assert again["changed"] is False
     namespace = plane.rest.get("/api/v1/namespaces/support").json
@@ -54,12 +55,12 @@ def test_a_team_is_real_namespace_roles_and_quota_and_again_nothing_changes(
     assert quota["spec"]["hard"] == {"pods": "50"}
 
 
-def test_rbac_lets_in_whom_the_team_lets_in(admin: Cli, plane: ControlPlane) -> None:
+def test_rbac_admits_the_members_of_the_team(admin: Cli, plane: ControlPlane) -> None:
     alice, bob, carol = (
         rest.from_kubeconfig(plane.token_kubeconfig(user)) for user in ("alice", "bob", "carol")
     )
     # The API server answers 503 for a moment after a kind was installed.
-    rest.eventually("alice may make runs", lambda: alice.post(RUNS, RUN).status == 201)
+    waiting.until(lambda: alice.post(RUNS, RUN).status == 201, "alice may make runs")
     assert bob.post(RUNS, RUN | {"metadata": {"name": "his"}}).status == 403
     assert bob.get(f"{RUNS}/job").status == 200
     assert bob.get("/api/v1/namespaces/support/secrets").status == 403
@@ -68,7 +69,7 @@ def test_rbac_lets_in_whom_the_team_lets_in(admin: Cli, plane: ControlPlane) -> 
         told = Cli(plane.token_kubeconfig(user)).json("whoami")
         assert told["teams"] == {"support": role}, told
     admin("team", "set", "support", "--remove", "alice", "--no-tokens")
-    assert rest.eventually("she is out", lambda: alice.get(RUNS).status == 403)
+    assert waiting.until(lambda: alice.get(RUNS).status == 403, "she is out")
 
 
 def test_programs_get_a_service_accounts_token(
@@ -76,18 +77,18 @@ def test_programs_get_a_service_accounts_token(
 ) -> None:
     refused = admin.fails("token", "create", "ci", "-N", "support")
     assert "--account" in refused.err
-    file = tmp_path / "ci.kubeconfig"
+    folder = tmp_path / "tokens"
     admin(
-        "token", "create", "ci", "--account", "--ttl", "1h", "-N", "support", "--write", str(file)
+        "token", "create", "ci", "--account", "--ttl", "1h", "-N", "support", "--write", str(folder)
     )
     admin("team", "set", "support", "--member", "account:ci")
-    program = Cli(file)
+    program = Cli(folder / "ci.kubeconfig")
     told = program.json("whoami")
     assert told["user"] == "system:serviceaccount:support:ci"
-    rest.eventually("it is in", lambda: program.json("whoami")["teams"] == {"support": "member"})
+    waiting.until(lambda: program.json("whoami")["teams"] == {"support": "member"}, "it is in")
 
 
-def test_an_override_carries_the_name_of_whoever_gave_it_not_what_he_wrote(
+def test_an_override_carries_the_name_of_the_caller_not_the_submitted_one(
     admin: Cli, plane: ControlPlane
 ) -> None:
     path = "/apis/windlass.dev/v1alpha1/queues/support"
@@ -101,7 +102,7 @@ def test_an_override_carries_the_name_of_whoever_gave_it_not_what_he_wrote(
     admin("budget", "set", "support", "--hours", "gpu=10")
     bob = Cli(plane.token_kubeconfig("bob"))
     until = ("--until", "2099-01-01T00:00:00Z")
-    rest.eventually("bob may", lambda: bob._run("queue", "pause", "support").code == 0)
+    waiting.until(lambda: bob._run("queue", "pause", "support").code == 0, "bob may")
     bob("queue", "resume", "support")
 
     def by() -> str:
@@ -112,7 +113,7 @@ def test_an_override_carries_the_name_of_whoever_gave_it_not_what_he_wrote(
         bob("budget", "override", "support", *until, "--reason", f"deadline {random.random()}")
         return by() == "bob"
 
-    rest.eventually("it is signed", signed)
+    waiting.until(signed, "it is signed")
     lie = {"until": "2098-01-01T00:00:00Z", "reason": "mine", "by": "alice"}
     plane.rest.merge(path, {"spec": {"budget": {"override": lie}}})
     assert by() not in ("alice", "bob", "")
@@ -126,11 +127,11 @@ def test_work_for_another_teams_queue_is_refused(admin: Cli, plane: ControlPlane
     admin("team", "create", "language", "--no-tokens")
 
     def refused(queue: str, name: str) -> str:
-        spec = {**RUN["spec"], "queue": queue}  # type: ignore[dict-item]
+        spec = {**RUN["spec"], "queue": queue}
         answer = plane.rest.post(RUNS, RUN | {"metadata": {"name": name}, "spec": spec})
         return answer.json["message"] if answer.status == 403 else ""
 
-    rest.eventually("it is refused", lambda: refused("language", f"x{random.randrange(10**9)}"))
+    waiting.until(lambda: refused("language", f"x{random.randrange(10**9)}"), "it is refused")
     told = refused("language", "thief")
     assert "QueueNotYours: queue language is for other namespaces, not for support" in told
     assert refused("support", "own") == ""

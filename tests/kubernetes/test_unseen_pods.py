@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.contract.objects import ok
-from tests.harness import rest
+from tests.harness import waiting
 from tests.harness.control_plane import ControlPlane
 from tests.kubernetes.conftest import Cli
 from tests.kubernetes.parts import PATIENCE, Installation
@@ -58,7 +58,7 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def test_a_pod_that_goes_while_nobody_looks_is_told_with_the_looks_before_and_after(
+def test_a_pod_that_ends_between_samples_is_recorded_from_the_samples_before_and_after(
     place: Installation,
 ) -> None:
     admin = Cli(place.plane.kubeconfig)
@@ -69,7 +69,7 @@ def test_a_pod_that_goes_while_nobody_looks_is_told_with_the_looks_before_and_af
         verdict: dict[str, Any] = admin.json("usage", "--verify")
         return None if verdict.get("missing") or verdict.get("ghosts") else verdict
 
-    verdict = rest.eventually("all of them are written down", agrees, PATIENCE)
+    verdict = waiting.until(agrees, "all of them are written down", PATIENCE)
     assert not any(gap["subject"] in uids.values() for gap in verdict.get("gaps", ()))
     server.process.kill()
     killed = now()
@@ -84,11 +84,11 @@ def test_a_pod_that_goes_while_nobody_looks_is_told_with_the_looks_before_and_af
         found = {gap["subject"]: gap for gap in verdict.get("gaps", ())}
         return found if uids["goes"] in found else None
 
-    gaps = rest.eventually("the gap is told", told, PATIENCE)
+    gaps = waiting.until(told, "the gap is told", PATIENCE)
     gap = gaps[uids["goes"]]
     assert gap["what"] == "pod"
     assert gap["since"] <= killed <= gone <= gap["until"], "by the looks before and after"
     assert not {uids["stays"], uids["ends"]} & gaps.keys(), "of these all is known"
     words = admin("usage", "--verify")
-    assert f"pod {uids['goes']} {gap['since']} to {gap['until']}: it was gone" in words.err
+    assert f"pod {uids['goes']} {gap['since']} to {gap['until']}: deleted while" in words.err
     assert "adds up" in words.out + words.err

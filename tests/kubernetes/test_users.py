@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.harness import rest
+from tests.harness import rest, waiting
 from tests.harness.control_plane import ControlPlane
 from tests.harness.parts import Part
 from tests.harness.plugin import CRDS
-from windlass.control import views
+from windlass.control.runtime import informers
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
 WINDLASS = "/apis/windlass.dev/v1alpha1"
@@ -28,7 +28,10 @@ RUNS = f"{WINDLASS}/namespaces/default/runs"
 def plane(kubernetes_binaries: Path) -> Iterator[ControlPlane]:
     with ControlPlane.start(crds=CRDS) as started:
         api = started.rest
-        assert api.post("/api/v1/namespaces", {"metadata": {"name": views.NAMESPACE}}).status == 201
+        assert (
+            api.post("/api/v1/namespaces", {"metadata": {"name": informers.NAMESPACE}}).status
+            == 201
+        )
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
         assert api.post("/api/v1/nodes", node).status == 201
         amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
@@ -52,7 +55,7 @@ def queue(api: rest.Rest, name: str, **spec: Any) -> None:
         "apiVersion": "windlass.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name},
         "spec": spec,
     }  # fmt: skip
-    rest.eventually(f"queue {name}", lambda: api.post(f"{WINDLASS}/queues", value).status == 201)
+    waiting.until(lambda: api.post(f"{WINDLASS}/queues", value).status == 201, f"queue {name}")
 
 
 def submit(api: rest.Rest, name: str, queue: str, user: str, cpu: str) -> None:
@@ -84,7 +87,7 @@ def test_limits_bind_one_user_and_past_use_survives_a_killed_scheduler(
     for number in range(3):
         submit(api, f"ada-{number}", "limited", "ada", "2")
     submit(api, "bob-0", "limited", "bob", "3")
-    rest.eventually("bob starts", lambda: status(api, "bob-0").get("assignment"))
+    waiting.until(lambda: status(api, "bob-0").get("assignment"), "bob starts")
     # Times of creation are told to the second: which of ada's Runs is the oldest is open.
     amount = "needs 2 cpu; user ada may hold 1 cpu more of at most 3 cpu in queue limited"
     count = "user ada may have 2 workloads submitted in queue limited"
@@ -96,7 +99,7 @@ def test_limits_bind_one_user_and_past_use_survives_a_killed_scheduler(
             any(words in each for each in messages) for words in (amount, count)
         )
 
-    rest.eventually("one of ada's starts and the others are told why", told)
+    waiting.until(told, "one of ada's starts and the others are told why")
     reasons = {status(api, f"ada-{number}").get("reason") for number in range(3)}
     assert "WaitingForQuota" in reasons
 
@@ -109,14 +112,12 @@ def test_limits_bind_one_user_and_past_use_survives_a_killed_scheduler(
         return bool(account(api, "limited")["excess"] > 3.0)
 
     # Each of them changes a status only in `other`; `limited` is written after 30 seconds.
-    rest.eventually("past use is written", behind, seconds=180)
+    waiting.until(behind, "past use is written", seconds=180)
     before = account(api, "limited")
     assert set(before["users"]) == {"ada", "bob"}
     scheduler.process.kill()
     scheduler.start()
-    rest.eventually("it leads again", scheduler.leads, seconds=120)
+    waiting.until(scheduler.leads, "it leads again", seconds=120)
     submit(api, "ada-3", "limited", "ada", "2")  # the status of `limited` changes at once
-    rest.eventually(
-        "it goes on", lambda: account(api, "limited")["at"] != before["at"], seconds=120
-    )
+    waiting.until(lambda: account(api, "limited")["at"] != before["at"], "it goes on", seconds=120)
     assert account(api, "limited")["excess"] > 0.9 * before["excess"]

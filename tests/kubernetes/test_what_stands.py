@@ -32,7 +32,7 @@ def place(
         yield made
 
 
-def test_who_decides_does_not_stand_in_the_users_line(place: Installation) -> None:
+def test_the_schedulers_requests_do_not_queue_behind_those_of_users(place: Installation) -> None:
     flow = ok(place.rest.get(f"{FLOWS}/windlass"))
     for account in (names.SCHEDULER, names.CONTROLLERS):
         place.kubeconfig(account)
@@ -45,7 +45,7 @@ def test_who_decides_does_not_stand_in_the_users_line(place: Installation) -> No
 
 
 @pytest.mark.parametrize("part", [names.SCHEDULER, names.CONTROLLERS])
-def test_two_of_each_who_decide_go_one_at_a_time_and_are_asked_how_they_are(
+def test_two_replicas_of_each_controller_are_replaced_one_at_a_time_and_have_probes(
     place: Installation, part: str
 ) -> None:
     spec = ok(place.rest.get(f"{APPS}/deployments/{part}"))["spec"]
@@ -117,7 +117,7 @@ def test_our_pods_are_as_restricted_as_their_namespace_and_agents_have_one_of_th
 def test_the_doctor_finds_clocks_that_differ(place: Installation, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import datetime\n"
-        "from windlass.kinds import times\n"
+        "from windlass.kinds.values import times\n"
         "real = times.now\n"
         "times.now = lambda: real() + datetime.timedelta(minutes=10)\n"
     )
@@ -135,5 +135,5 @@ def test_the_image_is_made_as_the_parts_expect_it() -> None:
     assert f"USER {workloads.USER}:{workloads.USER}" in text
     assert workloads.PYTHON == "/usr/local/bin/python3", "where the official image has it"
     assert "FROM docker.io/library/python:" in text
-    for needed in ("busybox-static", "/usr/local/bin/uv", ".[node,postgresql]"):
+    for needed in ("busybox-static", "/usr/local/bin/uv", ".[node,postgresql,objectstore]"):
         assert needed in text

@@ -9,8 +9,9 @@ from unittest import mock
 from hypothesis import note
 
 from tests.properties import carry, test_alike
-from windlass.core import cycle, state
-from windlass.core.facts import Decision, Facts, Policy
+from windlass.core.cycle import cycle
+from windlass.core.model.types import ClusterFacts, Decision, Policy
+from windlass.core.snapshot import snapshot
 
 NOW = 100.0
 ROUNDS = 3
@@ -19,7 +20,7 @@ ENOUGH = 10**9
 
 
 def decide_alike(
-    facts: Facts, policy: Policy, knob: tuple[ModuleType, str], one: int, other: int
+    facts: ClusterFacts, policy: Policy, knob: tuple[ModuleType, str], one: int, other: int
 ) -> None:
     """With a setting of a module at one value and at another."""
     policy = dataclasses.replace(policy, operations=ENOUGH)
@@ -32,7 +33,7 @@ def decide_alike(
 
 
 def _decided(
-    facts: Facts, now: float, policy: Policy, knob: tuple[ModuleType, str], value: int
+    facts: ClusterFacts, now: float, policy: Policy, knob: tuple[ModuleType, str], value: int
 ) -> Decision:
     with mock.patch.object(*knob, value):
-        return cycle.decide(state.build(facts), now, policy)
+        return cycle.decide(snapshot.build(facts), now, policy)

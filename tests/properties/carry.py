@@ -5,66 +5,66 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from windlass.core import state
-from windlass.core.facts import Decision, Facts, Running, Seat, Unit
+from windlass.core.model.types import ClusterFacts, Decision, PodAssignment, Running, Workload
+from windlass.core.snapshot import snapshot
 
 
-def carry_out(facts: Facts, decision: Decision, now: float) -> Facts:
+def carry_out(facts: ClusterFacts, decision: Decision, now: float) -> ClusterFacts:
     """Placements run, evicted members leave (and still hold their room), nominations are kept."""
     return _facts_after(facts, steps(facts, decision, now))
 
 
-def steps(facts: Facts, decision: Decision, now: float) -> list[state.Event]:
+def steps(facts: ClusterFacts, decision: Decision, now: float) -> list[snapshot.Event]:
     """The events that carrying out a decision causes, in the order in which it is done."""
-    running = {each.unit.key: each for each in facts.running}
-    waiting = {unit.key: unit for unit in facts.waiting}
-    before = {each.unit for each in facts.nominations}
-    after = {each.unit for each in decision.nominations}
-    found: list[state.Event] = [state.NominationGone(key) for key in sorted(before - after)]
-    found += [state.Nominated(nomination) for nomination in decision.nominations]
+    running = {each.workload.key: each for each in facts.running}
+    waiting = {workload.key: workload for workload in facts.waiting}
+    before = {each.workload for each in facts.nominations}
+    after = {each.workload for each in decision.nominations}
+    found: list[snapshot.Event] = [snapshot.NominationGone(key) for key in sorted(before - after)]
+    found += [snapshot.Nominated(nomination) for nomination in decision.nominations]
     for eviction in decision.evictions:
-        victim = running[eviction.unit]
-        leaving = tuple(dict.fromkeys((*victim.leaving, *eviction.seats)))
-        running[eviction.unit] = dataclasses.replace(victim, leaving=leaving)
-        found.append(state.Holds(running[eviction.unit]))
+        victim = running[eviction.workload]
+        leaving = tuple(dict.fromkeys((*victim.leaving, *eviction.pods)))
+        running[eviction.workload] = dataclasses.replace(victim, leaving=leaving)
+        found.append(snapshot.RunningPut(running[eviction.workload]))
     for placement in decision.placements:
-        known = running.get(placement.unit)
+        known = running.get(placement.workload)
         if known is None:
-            known = _starting(waiting[placement.unit], now, facts)
-        known = dataclasses.replace(known, seats=(*known.seats, *placement.seats))
-        running[placement.unit] = known
-        found.append(state.Holds(known))
-    found.append(state.Promised(decision.reservations))
+            known = _starting(waiting[placement.workload], now, facts)
+        known = dataclasses.replace(known, pods=(*known.pods, *placement.pods))
+        running[placement.workload] = known
+        found.append(snapshot.RunningPut(known))
+    found.append(snapshot.ReservationsPut(decision.reservations))
     return found
 
 
-def members_left(facts: Facts, *, resubmit: bool = True) -> list[state.Event]:
+def members_left(facts: ClusterFacts, *, resubmit: bool = True) -> list[snapshot.Event]:
     """Everybody who was told to go is gone; a unit that was stopped whole waits again."""
-    found: list[state.Event] = []
+    found: list[snapshot.Event] = []
     for running in facts.running:
         if not running.leaving:
             continue
-        kept = tuple(s for s in running.seats if (s.role, s.index) not in running.leaving)
+        kept = tuple(s for s in running.pods if (s.role, s.index) not in running.leaving)
         if kept:
-            found.append(state.Holds(dataclasses.replace(running, seats=kept, leaving=())))
+            found.append(snapshot.RunningPut(dataclasses.replace(running, pods=kept, leaving=())))
         elif resubmit:
-            found.append(state.Waits(running.unit))
+            found.append(snapshot.WaitingPut(running.workload))
         else:
-            found.append(state.Gone(running.unit.key))
+            found.append(snapshot.WorkloadGone(running.workload.key))
     return found
 
 
-def after(facts: Facts, events: Iterable[state.Event]) -> Facts:
+def after(facts: ClusterFacts, events: Iterable[snapshot.Event]) -> ClusterFacts:
     return _facts_after(facts, events)
 
 
-def _starting(unit: Unit, now: float, facts: Facts) -> Running:
-    minimum = next((q.min_runtime for q in facts.queues if q.name == unit.queue), 0.0)
-    end = None if unit.expected is None else now + unit.expected
-    return Running(unit, (), now, end, protected_until=now + minimum)
+def _starting(workload: Workload, now: float, facts: ClusterFacts) -> Running:
+    minimum = next((q.min_runtime for q in facts.queues if q.name == workload.queue), 0.0)
+    end = None if workload.expected is None else now + workload.expected
+    return Running(workload, (), now, end, protected_until=now + minimum)
 
 
-def _facts_after(facts: Facts, events: Iterable[state.Event]) -> Facts:
+def _facts_after(facts: ClusterFacts, events: Iterable[snapshot.Event]) -> ClusterFacts:
     known = _Known(facts)
     for event in events:
         known.hear(event)
@@ -74,17 +74,17 @@ def _facts_after(facts: Facts, events: Iterable[state.Event]) -> Facts:
 class _Known:
     """The facts as plain values: on purpose not by the snapshot, which is what is tested."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: ClusterFacts) -> None:
         self._before = facts
-        self.running = {each.unit.key: each for each in facts.running}
-        self.waiting = {unit.key: unit for unit in facts.waiting}
+        self.running = {each.workload.key: each for each in facts.running}
+        self.waiting = {workload.key: workload for workload in facts.waiting}
         self.nodes = {node.name: node for node in facts.nodes}
         self.queues = {queue.name: queue for queue in facts.queues}
-        self.nominations = {each.unit: each for each in facts.nominations}
+        self.nominations = {each.workload: each for each in facts.nominations}
         self.reservations, self.quotas = facts.reservations, facts.quotas
         self.advance = facts.advance
 
-    def facts(self) -> Facts:
+    def facts(self) -> ClusterFacts:
         return dataclasses.replace(
             self._before,
             nodes=tuple(self.nodes.values()),
@@ -97,45 +97,45 @@ class _Known:
             advance=self.advance,
         )
 
-    def hear(self, event: state.Event) -> None:
+    def hear(self, event: snapshot.Event) -> None:
         match event:
-            case state.NodePut(node):
+            case snapshot.NodePut(node):
                 self.nodes[node.name] = node
-            case state.NodeGone(name):
+            case snapshot.NodeGone(name):
                 self.nodes.pop(name, None)
-            case state.QueuePut(queue):
+            case snapshot.QueuePut(queue):
                 self.queues[queue.name] = queue
-            case state.QueueGone(name):
+            case snapshot.QueueGone(name):
                 self.queues.pop(name, None)
-            case state.QuotasPut(quotas):
+            case snapshot.QuotasPut(quotas):
                 self.quotas = quotas
-            case state.AdvancePut(windows):
+            case snapshot.AdvancePut(windows):
                 self.advance = windows
-            case state.Promised(reservations):
+            case snapshot.ReservationsPut(reservations):
                 self.reservations = reservations
             case _:
-                self._hear_of_a_unit(event)
+                self._hear_of_a_workload(event)
 
-    def _hear_of_a_unit(self, event: state.Event) -> None:
+    def _hear_of_a_workload(self, event: snapshot.Event) -> None:
         match event:
-            case state.Waits(unit):
-                self.running.pop(unit.key, None)
-                self.waiting[unit.key] = unit
-            case state.Holds(holder):
-                nomination = self.nominations.get(holder.unit.key)
-                self._forget(holder.unit.key)
-                self.running[holder.unit.key] = holder
+            case snapshot.WaitingPut(workload):
+                self.running.pop(workload.key, None)
+                self.waiting[workload.key] = workload
+            case snapshot.RunningPut(holder):
+                nomination = self.nominations.get(holder.workload.key)
+                self._forget(holder.workload.key)
+                self.running[holder.workload.key] = holder
                 if nomination is not None and (is_incomplete(holder) or not staying(holder)):
-                    self.nominations[holder.unit.key] = nomination
-            case state.Saved(key, at):
+                    self.nominations[holder.workload.key] = nomination
+            case snapshot.CheckpointSaved(key, at):
                 if key in self.running:
                     holder = dataclasses.replace(self.running[key], checkpoint_at=at)
                     self.running[key] = holder
-            case state.Gone(key):
+            case snapshot.WorkloadGone(key):
                 self._forget(key)
-            case state.Nominated(nomination):
-                self.nominations[nomination.unit] = nomination
-            case state.NominationGone(key):
+            case snapshot.Nominated(nomination):
+                self.nominations[nomination.workload] = nomination
+            case snapshot.NominationGone(key):
                 self.nominations.pop(key, None)
 
     def _forget(self, key: str) -> None:
@@ -145,13 +145,13 @@ class _Known:
 
 def is_incomplete(running: Running) -> bool:
     """Whether a gang has fewer members than its minimum, and none of them is leaving."""
-    counts = {role.name: 0 for role in running.unit.roles}
-    for seat in running.seats:
-        counts[seat.role] += 1
-    short = any(counts[role.name] < role.least for role in running.unit.roles)
-    return running.unit.gang and not running.leaving and short
+    counts = {role.name: 0 for role in running.workload.roles}
+    for pod in running.pods:
+        counts[pod.role] += 1
+    short = any(counts[role.name] < role.min_count for role in running.workload.roles)
+    return running.workload.gang and not running.leaving and short
 
 
-def staying(running: Running) -> tuple[Seat, ...]:
+def staying(running: Running) -> tuple[PodAssignment, ...]:
     """Members that were not told to go."""
-    return tuple(s for s in running.seats if (s.role, s.index) not in running.leaving)
+    return tuple(s for s in running.pods if (s.role, s.index) not in running.leaving)

@@ -14,14 +14,13 @@ from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
-from windlass.core import state
-from windlass.core.facts import (
+from windlass.core.model.types import (
     Affinity,
+    ClusterFacts,
     Constraint,
     Device,
     DeviceRequest,
     Domain,
-    Facts,
     Node,
     Policy,
     Preference,
@@ -37,10 +36,11 @@ from windlass.core.facts import (
     Terms,
     Toleration,
     Topology,
-    Unit,
     UserLimit,
     UserLimits,
+    Workload,
 )
+from windlass.core.snapshot import snapshot
 from windlass.kinds.reasons import Reason
 
 LEVELS = ("zone", "rack")
@@ -79,7 +79,7 @@ _TOPOLOGIES = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Taste:
+class NodeScores:
     """What a generated case is made of."""
 
     terms: bool = True
@@ -91,8 +91,8 @@ class Taste:
     """Nodes say what their NUMA nodes have, and whoever wants devices wants them in one place."""
 
 
-ANYTHING = Taste()
-BUNDLED = Taste(
+ANYTHING = NodeScores()
+BUNDLED = NodeScores(
     terms=False, odd=False, forms=("none", "whole", "whole", "share", "two", "two"), bundled=True
 )
 
@@ -117,7 +117,7 @@ _FORMS = (
 )
 
 
-def device_set(throw: Dice, taste: Taste) -> tuple[Device, ...]:
+def device_set(throw: Dice, taste: NodeScores) -> tuple[Device, ...]:
     """The devices of a node, alike but for their size, in a mix that machines come in."""
     forms = frozenset(throw.choice(_FORMS))
     model, sliced = throw.choice(("old", "new")), "partition" in forms
@@ -136,7 +136,7 @@ def device_set(throw: Dice, taste: Taste) -> tuple[Device, ...]:
     return (*gpus, *(Device(f"n{i}", "rdma", "cx", numa=i, switch=f"s{i}") for i in range(2)))
 
 
-def node(name: str, throw: Dice, taste: Taste) -> Node:
+def node(name: str, throw: Dice, taste: NodeScores) -> Node:
     zone = throw.choice(("z1", "z2"))
     path = (zone, f"{zone}-{throw.choice(('r1', 'r2'))}")
     least = 0 if taste.odd else 2
@@ -203,7 +203,7 @@ def queue(name: str, throw: Dice) -> Queue:
         half_life=throw.choice((None, None, 0.0, 86400.0)),
         user_fair=throw.one_in(3),
         user_limits=user_limits(dice(throw.random(), name)) if throw.one_in(3) else None,
-        held=(Reason.QUEUE_PAUSED, "paused") if throw.one_in(16) else None,
+        paused=(Reason.QUEUE_PAUSED, "paused") if throw.one_in(16) else None,
         namespaces=frozenset(throw.choice((("team",), ("team", "x"))))
         if throw.one_in(10)
         else None,
@@ -235,7 +235,7 @@ def quotas(throw: Dice) -> tuple[Quota, ...]:
 # --- units --------------------------------------------------------------------------------------
 
 
-def device_requests(throw: Dice, taste: Taste) -> tuple[DeviceRequest, ...]:
+def device_requests(throw: Dice, taste: NodeScores) -> tuple[DeviceRequest, ...]:
     models = throw.choice(((), (), (), ("new",), ("new", "old"), ("old", "new")))
     isolation = throw.choice(("none", "none", "none", "soft"))
     match throw.choice(taste.forms):
@@ -276,7 +276,7 @@ def constraint(throw: Dice) -> Constraint:
     )
 
 
-def role(name: str, throw: Dice, taste: Taste) -> Role:
+def role(name: str, throw: Dice, taste: NodeScores) -> Role:
     least = throw.choice((1, 1, 2, 3, 4)) if name == "worker" else throw.choice((0, 1, 1))
     affinities: tuple[Affinity, ...] = ()
     spreads: tuple[Spread, ...] = ()
@@ -312,13 +312,13 @@ def role(name: str, throw: Dice, taste: Taste) -> Role:
     )
 
 
-def unit(key: str, queues: tuple[str, ...], throw: Dice, taste: Taste) -> Unit:
+def workload(key: str, queues: tuple[str, ...], throw: Dice, taste: NodeScores) -> Workload:
     names = throw.choice((("worker",), ("worker",), ("worker",), ("worker", "helper")))
     held = taste.odd and throw.one_in(25)
     topology = throw.choice(_TOPOLOGIES) if throw.one_in(3) else None
     if taste.odd and throw.one_in(30):
         topology = Topology("block", required=True)
-    return Unit(
+    return Workload(
         key,
         "nowhere" if taste.odd and throw.one_in(25) else throw.choice(queues),
         tuple(role(name, throw, taste) for name in names),
@@ -332,10 +332,10 @@ def unit(key: str, queues: tuple[str, ...], throw: Dice, taste: Taste) -> Unit:
         preemptible=not throw.one_in(5),
         expected=throw.choice((None, 3.0, 30.0, 300.0)),
         not_before=500.0 if taste.odd and throw.one_in(20) else 0.0,
-        held=(Reason.BUDGET_EXHAUSTED, "its budget is used up") if held else None,
+        hold_reason=(Reason.BUDGET_EXHAUSTED, "its budget is used up") if held else None,
         preempts=not throw.one_in(8),
         attained=throw.choice((0.0, 0.0, 40.0, 500.0)),
-        kin=throw.choice(("", "ann/train", "bob/train", None)),
+        history_key=throw.choice(("", "ann/train", "bob/train", None)),
         movable=throw.one_in(3),
     )
 
@@ -344,45 +344,53 @@ def unit(key: str, queues: tuple[str, ...], throw: Dice, taste: Taste) -> Unit:
 
 
 def facts(
-    *, most_nodes: int = 6, most_units: int = 12, taste: Taste = ANYTHING, running: bool = True
-) -> st.SearchStrategy[Facts]:
+    *,
+    most_nodes: int = 6,
+    most_workloads: int = 12,
+    taste: NodeScores = ANYTHING,
+    running: bool = True,
+) -> st.SearchStrategy[ClusterFacts]:
     """A cluster and units that wait for it; what runs comes from decisions, unless `running`:
     then some units already hold room, put there when nobody else waited."""
     return st.builds(
         _facts,
         st.integers(0, 1 << 32),
         st.sampled_from(range(most_nodes, 0, -1)),
-        st.sampled_from(range(most_units, 0, -1)),
+        st.sampled_from(range(most_workloads, 0, -1)),
         st.just(taste),
         st.booleans() if running else st.just(False),
     )
 
 
-def _facts(seed: int, node_count: int, unit_count: int, taste: Taste, running: bool) -> Facts:
+def _facts(
+    seed: int, node_count: int, workload_count: int, taste: NodeScores, running: bool
+) -> ClusterFacts:
     throw = dice(seed)
     names = throw.choice(TREES)
-    units = tuple(unit(f"u{i}", names, dice(seed, "unit", i), taste) for i in range(unit_count))
-    found = Facts(
+    workloads = tuple(
+        workload(f"u{i}", names, dice(seed, "unit", i), taste) for i in range(workload_count)
+    )
+    found = ClusterFacts(
         nodes=tuple(node(f"node-{i}", dice(seed, "node", i), taste) for i in range(node_count)),
         queues=tuple(queue(name, dice(seed, "queue", name)) for name in names),
-        waiting=units,
+        waiting=workloads,
         levels=LEVELS,
         quotas=quotas(dice(seed, "quotas")),
     )
-    return _with_running(found, unit_count // 2) if running else found
+    return _with_running(found, workload_count // 2) if running else found
 
 
-def _with_running(found: Facts, first: int) -> Facts:
+def _with_running(found: ClusterFacts, first: int) -> ClusterFacts:
     """Lets the first units start before the others come."""
     from tests.properties import carry
-    from windlass.core import cycle
+    from windlass.core.cycle import cycle
 
     early = dataclasses.replace(found, waiting=found.waiting[:first])
-    after = carry.carry_out(early, cycle.decide(state.build(early), 0.0), 0.0)
+    after = carry.carry_out(early, cycle.decide(snapshot.build(early), 0.0), 0.0)
     return dataclasses.replace(after, waiting=(*after.waiting, *found.waiting[first:]))
 
 
-def shuffled(facts: Facts, choose: random.Random) -> Facts:
+def shuffled(facts: ClusterFacts, choose: random.Random) -> ClusterFacts:
     """The same, listed in another order."""
 
     def mixed(things: tuple[object, ...]) -> tuple[object, ...]:
@@ -413,7 +421,7 @@ policies = st.sampled_from(
 )
 
 
-def event(now: Facts, seed: int, taste: Taste = ANYTHING) -> state.Event:
+def event(now: ClusterFacts, seed: int, taste: NodeScores = ANYTHING) -> snapshot.Event:
     """Something that could happen to these facts."""
     throw = dice(seed, "event")
     names = throw.choice(TREES)
@@ -424,44 +432,46 @@ def event(now: Facts, seed: int, taste: Taste = ANYTHING) -> state.Event:
         case "node":
             return _node_put(now, throw, taste)
         case "node_gone":
-            return state.NodeGone(f"node-{throw.randint(0, 6)}")
+            return snapshot.NodeGone(f"node-{throw.randint(0, 6)}")
         case "queue":
-            return state.QueuePut(queue(throw.choice(names), throw))
+            return snapshot.QueuePut(queue(throw.choice(names), throw))
         case "queue_gone":
-            return state.QueueGone(throw.choice(names))
+            return snapshot.QueueGone(throw.choice(names))
         case "unit":
-            return state.Waits(unit(f"u{throw.randint(0, 15)}", names, throw, taste))
+            return snapshot.WaitingPut(workload(f"u{throw.randint(0, 15)}", names, throw, taste))
         case "ends":
-            key = throw.choice(now.running).unit.key
-            return state.Gone(key, throw.choice((None, 20.0, 400.0)))
+            key = throw.choice(now.running).workload.key
+            return snapshot.WorkloadGone(key, throw.choice((None, 20.0, 400.0)))
         case "saves":
-            return state.Saved(throw.choice(now.running).unit.key, float(throw.randint(0, 99)))
+            return snapshot.CheckpointSaved(
+                throw.choice(now.running).workload.key, float(throw.randint(0, 99))
+            )
         case "quotas":
-            return state.QuotasPut(quotas(throw))
+            return snapshot.QuotasPut(quotas(throw))
         case "loses_member":
-            return state.Holds(_without_one(throw.choice(now.running)))
+            return snapshot.RunningPut(_without_one(throw.choice(now.running)))
         case _:
-            return state.Gone(throw.choice(now.waiting).key)
+            return snapshot.WorkloadGone(throw.choice(now.waiting).key)
 
 
-def node_event(now: Facts, throw: Dice, taste: Taste = ANYTHING) -> state.Event:
+def node_event(now: ClusterFacts, throw: Dice, taste: NodeScores = ANYTHING) -> snapshot.Event:
     """A node comes, changes or goes."""
     if now.nodes and throw.one_in(3):
-        return state.NodeGone(throw.choice(now.nodes).name)
+        return snapshot.NodeGone(throw.choice(now.nodes).name)
     return _node_put(now, throw, taste)
 
 
-def _node_put(now: Facts, throw: Dice, taste: Taste) -> state.Event:
+def _node_put(now: ClusterFacts, throw: Dice, taste: NodeScores) -> snapshot.Event:
     """A node that is new, or one that changed a little: readiness, labels, sizes."""
     fresh = node(f"node-{throw.randint(0, 6)}", throw, taste)
     if not now.nodes or throw.one_in(3):
-        return state.NodePut(fresh)
+        return snapshot.NodePut(fresh)
     old = throw.choice(now.nodes)
     changed = throw.choice(
         ("ready", "ready_in", "labels", "taints", "allocatable", "attach_limits", "numa", "devices")
     )
-    return state.NodePut(dataclasses.replace(old, **{changed: getattr(fresh, changed)}))
+    return snapshot.NodePut(dataclasses.replace(old, **{changed: getattr(fresh, changed)}))
 
 
 def _without_one(running: Running) -> Running:
-    return dataclasses.replace(running, seats=running.seats[1:])
+    return dataclasses.replace(running, pods=running.pods[1:])

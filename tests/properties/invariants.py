@@ -9,25 +9,25 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from tests.properties import carry
-from windlass.core import constraints
-from windlass.core.facts import (
+from windlass.core.cluster import constraints
+from windlass.core.model.types import (
     WHOLE,
+    ClusterFacts,
     Decision,
     Device,
     DeviceRequest,
-    Facts,
     Grant,
     Node,
+    PodAssignment,
     Queue,
     Role,
-    Seat,
-    Unit,
+    Workload,
 )
 
 Sums = Counter[str]
 
 
-def check(before: Facts, decision: Decision, after: Facts) -> None:
+def check(before: ClusterFacts, decision: Decision, after: ClusterFacts) -> None:
     """All laws that one decision must obey; `after` is what carrying it out leads to."""
     nodes_are_not_overdrawn(after, decision)
     members_sit_where_they_may(before, decision)
@@ -36,8 +36,8 @@ def check(before: Facts, decision: Decision, after: Facts) -> None:
     limits_are_kept(before, decision)
     namespaces_keep_their_quotas(before, decision)
     users_keep_their_limits(before, decision)
-    firm_units_leave_the_guarantees_of_others(before, decision)
-    evictions_have_gainers(before, decision)
+    firm_workloads_leave_the_guarantees_of_others(before, decision)
+    evictions_have_preemptors(before, decision)
     everybody_who_waits_is_told_why(before, decision)
     only_who_waits_is_promised_a_start(before, decision)
 
@@ -45,18 +45,18 @@ def check(before: Facts, decision: Decision, after: Facts) -> None:
 # --- I1: capacity -------------------------------------------------------------------------------
 
 
-def nodes_are_not_overdrawn(facts: Facts, decision: Decision) -> None:
+def nodes_are_not_overdrawn(facts: ClusterFacts, decision: Decision) -> None:
     """Where members go, of what they use: a node may have shrunk under those who are there."""
-    roles = {(key, role.name): role for key, u in _units(facts).items() for role in u.roles}
+    roles = {(key, role.name): role for key, u in _workloads(facts).items() for role in u.roles}
     used: dict[str, set[str]] = {}
     given_now: set[tuple[str, str]] = set()
     for placement in decision.placements:
-        for seat in placement.seats:
-            role = roles[placement.unit, seat.role]
+        for pod in placement.pods:
+            role = roles[placement.workload, pod.role]
             names = {name for name, amount in role.needs.items() if amount}
             names |= {"pods", *(f"attach:{driver}" for driver, _ in role.attach)}
-            used.setdefault(seat.node, set()).update(names)
-            given_now |= {(seat.node, grant.device) for grant in seat.grants}
+            used.setdefault(pod.node, set()).update(names)
+            given_now |= {(pod.node, grant.device) for grant in pod.grants}
     for node in facts.nodes:
         fresh = used.get(node.name)
         if fresh is None:
@@ -64,12 +64,12 @@ def nodes_are_not_overdrawn(facts: Facts, decision: Decision) -> None:
         held: Sums = Counter()
         grants: dict[str, list[Grant]] = {}
         ports: Counter[int] = Counter()
-        for role, seat in _sitting(facts, node.name):
+        for role, pod in _sitting(facts, node.name):
             held.update(dict(role.needs))
             held["pods"] += 0 if "pods" in role.needs else 1
             held.update({f"attach:{driver}": count for driver, count in role.attach})
             ports.update(role.ports)
-            for grant in seat.grants:
+            for grant in pod.grants:
                 grants.setdefault(grant.device, []).append(grant)
         has = dict(node.allocatable)
         has.update({f"attach:{driver}": most for driver, most in node.attach_limits.items()})
@@ -86,15 +86,15 @@ def nodes_are_not_overdrawn(facts: Facts, decision: Decision) -> None:
 
 
 def numa_nodes_are_not_overdrawn(
-    facts: Facts, node: Node, fresh: set[str], given_now: set[tuple[str, str]]
+    facts: ClusterFacts, node: Node, fresh: set[str], given_now: set[tuple[str, str]]
 ) -> None:
     """What bundles hold on a NUMA node where somebody got devices now."""
     places = {device.id: device.numa for device in node.devices}
     changed = {places[device] for where, device in given_now if where == node.name}
     for domain in node.numa:
         held: Sums = Counter()
-        for role, seat in _sitting(facts, node.name):
-            if role.bundle and {places.get(grant.device) for grant in seat.grants} == {domain.id}:
+        for role, pod in _sitting(facts, node.name):
+            if role.bundle and {places.get(grant.device) for grant in pod.grants} == {domain.id}:
                 held.update(dict(role.needs))
         for name, most in domain.allocatable.items() if domain.id in changed else ():
             if name in fresh:
@@ -126,35 +126,37 @@ def _device_is_sound(device: Device, grants: list[Grant]) -> None:
 # --- what a member was given is what it asked for ----------------------------------------------
 
 
-def members_sit_where_they_may(before: Facts, decision: Decision) -> None:
+def members_sit_where_they_may(before: ClusterFacts, decision: Decision) -> None:
     nodes = {node.name: node for node in before.nodes}
-    units = _units(before)
+    workloads = _workloads(before)
     for placement in decision.placements:
-        unit = units[placement.unit]
-        roles = {role.name: role for role in unit.roles}
-        for seat in placement.seats:
-            node, role = nodes[seat.node], roles[seat.role]
-            assert node.ready, f"{unit.key} goes to {node.name}, which takes nobody"
-            assert node.ready_in <= 0, f"{unit.key} goes to {node.name}, which does not exist yet"
-            assert constraints.accepts(role.constraint, node), f"{unit.key} on {node.name}"
+        workload = workloads[placement.workload]
+        roles = {role.name: role for role in workload.roles}
+        for pod in placement.pods:
+            node, role = nodes[pod.node], roles[pod.role]
+            assert node.ready, f"{workload.key} goes to {node.name}, which takes nobody"
+            assert node.ready_in <= 0, (
+                f"{workload.key} goes to {node.name}, which does not exist yet"
+            )
+            assert constraints.feasible(role.constraint, node), f"{workload.key} on {node.name}"
             assert node.name not in role.constraint.not_now, f"{node.name} is held back"
-            _grants_answer(role, node, seat)
+            _grants_answer(role, node, pod)
 
 
-def _grants_answer(role: Role, node: Node, seat: Seat) -> None:
+def _grants_answer(role: Role, node: Node, pod: PodAssignment) -> None:
     devices = {device.id: device for device in node.devices}
-    left = list(seat.grants)
+    left = list(pod.grants)
     used: list[Device] = []
     for request in role.devices:
         mine = left[: request.count]
         del left[: request.count]
-        assert len(mine) == request.count, f"{seat} lacks {request}"
+        assert len(mine) == request.count, f"{pod} lacks {request}"
         for grant in mine:
             _grant_answers(request, devices[grant.device], grant)
         used += [devices[grant.device] for grant in mine]
         models = {devices[grant.device].model for grant in mine}
         assert not request.models or len(models) == 1, "devices of one member are of one model"
-    assert not left, f"{seat} got more than it asked for"
+    assert not left, f"{pod} got more than it asked for"
     # Where a node does not say where its devices are, the choice is its own.
     if role.bundle and used and any(device.numa != -1 for device in node.devices):
         assert len({device.numa for device in used}) == 1
@@ -181,42 +183,42 @@ def _grant_answers(request: DeviceRequest, device: Device, grant: Grant) -> None
 # --- I2, I3: gangs and their domains ------------------------------------------------------------
 
 
-def gangs_are_whole(before: Facts, after: Facts) -> None:
+def gangs_are_whole(before: ClusterFacts, after: ClusterFacts) -> None:
     """All of the least, or nobody; a gang that had lost members is completed or left as it is."""
-    had = {each.unit.key: each for each in before.running}
+    had = {each.workload.key: each for each in before.running}
     for running in after.running:
-        unit = running.unit
-        stay = Counter(seat.role for seat in carry.staying(running))
-        if not unit.gang or not stay:
+        workload = running.workload
+        stay = Counter(pod.role for pod in carry.staying(running))
+        if not workload.gang or not stay:
             continue
-        old = had.get(unit.key)
+        old = had.get(workload.key)
         if old is not None and carry.staying(old) == carry.staying(running):
             continue
-        for role in unit.roles:
-            assert stay[role.name] >= role.least, f"{unit.key}: {stay[role.name]} of {role}"
-            assert stay[role.name] <= role.most, f"{unit.key}: {stay[role.name]} of {role}"
-        numbers = [(seat.role, seat.index) for seat in running.seats]
-        assert len(numbers) == len(set(numbers)), f"{unit.key}: a member is there twice"
+        for role in workload.roles:
+            assert stay[role.name] >= role.min_count, f"{workload.key}: {stay[role.name]} of {role}"
+            assert stay[role.name] <= role.max_count, f"{workload.key}: {stay[role.name]} of {role}"
+        numbers = [(pod.role, pod.index) for pod in running.pods]
+        assert len(numbers) == len(set(numbers)), f"{workload.key}: a member is there twice"
 
 
-def required_domains_are_kept(before: Facts, after: Facts) -> None:
-    had = {each.unit.key: each for each in before.running}
+def required_domains_are_kept(before: ClusterFacts, after: ClusterFacts) -> None:
+    had = {each.workload.key: each for each in before.running}
     for running in after.running:
-        topology = running.unit.topology
+        topology = running.workload.topology
         if topology is None or not topology.required:
             continue
-        old = had.get(running.unit.key)
-        if old is not None and len(_domains(before, old.seats, topology.level)) > 1:
+        old = had.get(running.workload.key)
+        if old is not None and len(_domains(before, old.pods, topology.level)) > 1:
             continue  # nodes moved under it
         domains = _domains(after, carry.staying(running), topology.level)
-        assert len(domains) <= 1, f"{running.unit.key} is in {domains}"
+        assert len(domains) <= 1, f"{running.workload.key} is in {domains}"
 
 
-def _domains(facts: Facts, seats: Iterable[Seat], level: str) -> set[object]:
+def _domains(facts: ClusterFacts, pods: Iterable[PodAssignment], level: str) -> set[object]:
     nodes = {node.name: node for node in facts.nodes}
     found: set[object] = set()
-    for seat in seats:
-        node = nodes.get(seat.node)
+    for pod in pods:
+        node = nodes.get(pod.node)
         if node is None:
             continue
         depth = facts.levels.index(level) if level in facts.levels else len(facts.levels)
@@ -228,39 +230,39 @@ def _domains(facts: Facts, seats: Iterable[Seat], level: str) -> set[object]:
 # --- I4: quotas ---------------------------------------------------------------------------------
 
 
-def limits_are_kept(before: Facts, decision: Decision) -> None:
+def limits_are_kept(before: ClusterFacts, decision: Decision) -> None:
     """Nobody starts above a limit of its queue or of a queue above it."""
     queues = {queue.name: queue for queue in before.queues}
     used = {name: Counter[str]() for name in queues}
     for running in before.running:
-        _charge(before, queues, used, running.unit, carry.staying(running))
+        _charge(before, queues, used, running.workload, carry.staying(running))
     gone = _evicted(before, decision)
-    for unit, seats in gone:
-        _charge(before, queues, used, unit, seats, sign=-1)
-    units = _units(before)
+    for workload, pods in gone:
+        _charge(before, queues, used, workload, pods, sign=-1)
+    workloads = _workloads(before)
     touched: dict[str, Sums] = {name: Counter() for name in queues}
     for placement in decision.placements:
-        _charge(before, queues, used, units[placement.unit], placement.seats)
-        _charge(before, queues, touched, units[placement.unit], placement.seats)
+        _charge(before, queues, used, workloads[placement.workload], placement.pods)
+        _charge(before, queues, touched, workloads[placement.workload], placement.pods)
     for name, queue in queues.items():
         for resource, limit in queue.limit.items():
             if touched[name][resource]:
                 assert used[name][resource] <= limit, f"{name}: {used[name]} above {queue.limit}"
 
 
-def namespaces_keep_their_quotas(before: Facts, decision: Decision) -> None:
+def namespaces_keep_their_quotas(before: ClusterFacts, decision: Decision) -> None:
     """Nobody starts or grows where its namespace may hold no more; who leaves still counts, as the
     cluster itself counts."""
-    units = _units(before)
+    workloads = _workloads(before)
     used = {quota.namespace: Counter[str]() for quota in before.quotas}
     given = {quota.namespace: Counter[str]() for quota in before.quotas}
     for running in before.running:
-        if running.unit.namespace in used:
-            used[running.unit.namespace] += _space(before, running.unit, running.seats)
+        if running.workload.namespace in used:
+            used[running.workload.namespace] += _space(before, running.workload, running.pods)
     for placement in decision.placements:
-        unit = units[placement.unit]
-        if unit.namespace in given:
-            given[unit.namespace] += _space(before, unit, placement.seats)
+        workload = workloads[placement.workload]
+        if workload.namespace in given:
+            given[workload.namespace] += _space(before, workload, placement.pods)
     for quota in before.quotas:
         for resource, hard in quota.hard.items():
             more = given[quota.namespace][resource]
@@ -268,29 +270,33 @@ def namespaces_keep_their_quotas(before: Facts, decision: Decision) -> None:
             assert not more or held <= hard, f"{quota}: {held} {resource}"
 
 
-def users_keep_their_limits(before: Facts, decision: Decision) -> None:
+def users_keep_their_limits(before: ClusterFacts, decision: Decision) -> None:
     """Nobody starts or grows beyond what its user may hold, or run at a time, in its queue and in
     those above it; what was submitted beyond the limit does not start."""
-    units, running = _units(before), {each.unit.key for each in before.running}
+    workloads, running = _workloads(before), {each.workload.key for each in before.running}
     parents = {queue.name: queue.parent for queue in before.queues}
     for queue in before.queues:
-        for user in {each.user for each in units.values()} if queue.user_limits else ():
+        for user in {each.user for each in workloads.values()} if queue.user_limits else ():
             limit = queue.user_limits.of(user)
             mine = {
                 key
-                for key, each in units.items()
+                for key, each in workloads.items()
                 if each.user == user and queue.name in _path(parents, each.queue)
             }
             held, given, started = Counter[str](), Counter[str](), 0
-            runs = sum(each.kin is not None for key, each in units.items() if key in mine & running)
+            runs = sum(
+                each.history_key is not None
+                for key, each in workloads.items()
+                if key in mine & running
+            )
             for each in before.running:
-                if each.unit.key in mine:
-                    held += _cost(before, each.unit, each.seats)
+                if each.workload.key in mine:
+                    held += _cost(before, each.workload, each.pods)
             for placement in decision.placements:
-                if placement.unit in mine:
-                    given += _cost(before, units[placement.unit], placement.seats)
-                    new = placement.unit not in running
-                    started += new and units[placement.unit].kin is not None
+                if placement.workload in mine:
+                    given += _cost(before, workloads[placement.workload], placement.pods)
+                    new = placement.workload not in running
+                    started += new and workloads[placement.workload].history_key is not None
             for resource, bound in limit.resources.items():
                 more = given[resource]
                 assert not more or held[resource] + more <= bound, (queue.name, user, resource)
@@ -306,24 +312,24 @@ def _path(parents: Mapping[str, str], name: str) -> Iterator[str]:
         name = parents[name]
 
 
-def _space(facts: Facts, unit: Unit, seats: tuple[Seat, ...]) -> Sums:
-    return _cost(facts, unit, seats) + Counter(pods=len(seats))
+def _space(facts: ClusterFacts, workload: Workload, pods: tuple[PodAssignment, ...]) -> Sums:
+    return _cost(facts, workload, pods) + Counter(pods=len(pods))
 
 
-def firm_units_leave_the_guarantees_of_others(before: Facts, decision: Decision) -> None:
+def firm_workloads_leave_the_guarantees_of_others(before: ClusterFacts, decision: Decision) -> None:
     """What must not be preempted starts only where the guarantees of others still fit beside it.
     Guarantees that add up to more than there is shrink, so such worlds are left out."""
     queues = {queue.name: queue for queue in before.queues}
     direct = {name: Counter[str]() for name in queues}
-    units, capacity = _units(before), _capacity(before)
+    workloads, capacity = _workloads(before), _capacity(before)
     for running in before.running:
-        if not running.unit.preemptible and running.unit.queue in queues:
-            direct[running.unit.queue].update(_cost(before, running.unit, running.seats))
+        if not running.workload.preemptible and running.workload.queue in queues:
+            direct[running.workload.queue].update(_cost(before, running.workload, running.pods))
     then = _committed(queues, direct)
     for placement in decision.placements:
-        unit = units[placement.unit]
-        if not unit.preemptible and unit.queue in queues:
-            direct[unit.queue].update(_cost(before, unit, placement.seats))
+        workload = workloads[placement.workload]
+        if not workload.preemptible and workload.queue in queues:
+            direct[workload.queue].update(_cost(before, workload, placement.pods))
     now = _committed(queues, direct)
     promised = _committed(queues, {})
     for resource in promised:
@@ -350,7 +356,7 @@ def _committed(queues: dict[str, Queue], direct: dict[str, Sums]) -> Sums:
     return Counter({r: total[r] for r in guaranteed})
 
 
-def _capacity(facts: Facts) -> Sums:
+def _capacity(facts: ClusterFacts) -> Sums:
     """What there is on nodes that count."""
     found: Sums = Counter()
     for node in facts.nodes:
@@ -366,15 +372,15 @@ def _capacity(facts: Facts) -> Sums:
 
 
 def _charge(
-    facts: Facts,
+    facts: ClusterFacts,
     queues: dict[str, Queue],
     used: dict[str, Sums],
-    unit: Unit,
-    seats: Iterable[Seat],
+    workload: Workload,
+    pods: Iterable[PodAssignment],
     sign: int = 1,
 ) -> None:
-    cost = _cost(facts, unit, seats)
-    name, seen = unit.queue, set[str]()
+    cost = _cost(facts, workload, pods)
+    name, seen = workload.queue, set[str]()
     while name in queues and name not in seen:
         seen.add(name)
         for resource, amount in cost.items():
@@ -382,26 +388,26 @@ def _charge(
         name = queues[name].parent
 
 
-def _cost(facts: Facts, unit: Unit, seats: Iterable[Seat]) -> Sums:
+def _cost(facts: ClusterFacts, workload: Workload, pods: Iterable[PodAssignment]) -> Sums:
     """What members count for; shares by their larger part of the smallest device that serves."""
-    roles = {role.name: role for role in unit.roles}
+    roles = {role.name: role for role in workload.roles}
     models = {(n.name, d.id): d.model for n in facts.nodes for d in n.devices}
     kinds = {(n.name, d.id): d.kind for n in facts.nodes for d in n.devices}
     sums: Sums = Counter()
-    for seat in seats:
-        role = roles[seat.role]
+    for pod in pods:
+        role = roles[pod.role]
         sums.update(dict(role.needs))
         for request in role.devices:
             part = _part(facts, request)
             sums[request.kind] += part
-            mine = [g for g in seat.grants if kinds.get((seat.node, g.device)) == request.kind]
-            model = models.get((seat.node, mine[0].device)) if mine else ""
+            mine = [g for g in pod.grants if kinds.get((pod.node, g.device)) == request.kind]
+            model = models.get((pod.node, mine[0].device)) if mine else ""
             if model:
                 sums[f"{request.kind}/{model}"] += part
     return sums
 
 
-def _part(facts: Facts, request: DeviceRequest) -> int:
+def _part(facts: ClusterFacts, request: DeviceRequest) -> int:
     if request.form == "whole":
         return WHOLE * request.count
     if request.form == "ratio":
@@ -431,50 +437,52 @@ def _could_serve(device: Device, request: DeviceRequest) -> bool:
 # --- I5, I8: evictions --------------------------------------------------------------------------
 
 
-def evictions_have_gainers(before: Facts, decision: Decision) -> None:
-    running = {each.unit.key: each for each in before.running}
-    waiting = {unit.key for unit in before.waiting}
-    waiting |= {each.unit.key for each in before.running if carry.is_incomplete(each)}
-    nominated = {each.unit for each in decision.nominations}
-    moved = {each.unit for each in decision.evictions if each.move}
-    moved |= {each.unit.key for each in before.running if not carry.staying(each)}
-    assert {each.unit for each in decision.evictions if each.move} <= nominated
-    placed = {each.unit for each in decision.placements}
+def evictions_have_preemptors(before: ClusterFacts, decision: Decision) -> None:
+    running = {each.workload.key: each for each in before.running}
+    waiting = {workload.key for workload in before.waiting}
+    waiting |= {each.workload.key for each in before.running if carry.is_incomplete(each)}
+    nominated = {each.workload for each in decision.nominations}
+    moved = {each.workload for each in decision.evictions if each.move}
+    moved |= {each.workload.key for each in before.running if not carry.staying(each)}
+    assert {each.workload for each in decision.evictions if each.move} <= nominated
+    placed = {each.workload for each in decision.placements}
     for eviction in decision.evictions:
-        victim = running[eviction.unit]
+        victim = running[eviction.workload]
         if not eviction.reservation:
-            assert eviction.gainer in waiting, f"{eviction} is for somebody who does not wait"
-            assert eviction.gainer in nominated | placed, f"{eviction} is for nobody"
-        assert eviction.unit not in placed, f"{eviction}, and it is given room"
-        assert victim.unit.preemptible, f"{eviction} stops what must not be preempted"
-        members = {(seat.role, seat.index) for seat in victim.seats}
-        assert eviction.seats, eviction
-        assert set(eviction.seats) <= members, eviction
-        assert not set(eviction.seats) & set(victim.leaving), f"{eviction} leaves already"
+            assert eviction.preemptor in waiting, f"{eviction} is for somebody who does not wait"
+            assert eviction.preemptor in nominated | placed, f"{eviction} is for nobody"
+        assert eviction.workload not in placed, f"{eviction}, and it is given room"
+        assert victim.workload.preemptible, f"{eviction} stops what must not be preempted"
+        members = {(pod.role, pod.index) for pod in victim.pods}
+        assert eviction.pods, eviction
+        assert set(eviction.pods) <= members, eviction
+        assert not set(eviction.pods) & set(victim.leaving), f"{eviction} leaves already"
     for nomination in decision.nominations:
-        assert nomination.unit in waiting | moved
-        assert nomination.unit not in placed
+        assert nomination.workload in waiting | moved
+        assert nomination.workload not in placed
 
 
-def _evicted(before: Facts, decision: Decision) -> Iterator[tuple[Unit, tuple[Seat, ...]]]:
-    running = {each.unit.key: each for each in before.running}
+def _evicted(
+    before: ClusterFacts, decision: Decision
+) -> Iterator[tuple[Workload, tuple[PodAssignment, ...]]]:
+    running = {each.workload.key: each for each in before.running}
     for eviction in decision.evictions:
-        victim = running[eviction.unit]
+        victim = running[eviction.workload]
         yield (
-            victim.unit,
-            tuple(s for s in victim.seats if (s.role, s.index) in eviction.seats),
+            victim.workload,
+            tuple(s for s in victim.pods if (s.role, s.index) in eviction.pods),
         )
 
 
 # --- verdicts -----------------------------------------------------------------------------------
 
 
-def everybody_who_waits_is_told_why(before: Facts, decision: Decision) -> None:
-    placed = {each.unit for each in decision.placements}
-    told = [verdict.unit for verdict in decision.verdicts]
+def everybody_who_waits_is_told_why(before: ClusterFacts, decision: Decision) -> None:
+    placed = {each.workload for each in decision.placements}
+    told = [verdict.workload for verdict in decision.verdicts]
     assert len(told) == len(set(told)), "somebody has two verdicts"
-    waiting = {unit.key for unit in before.waiting}
-    waiting |= {each.unit.key for each in before.running if carry.is_incomplete(each)}
+    waiting = {workload.key for workload in before.waiting}
+    waiting |= {each.workload.key for each in before.running if carry.is_incomplete(each)}
     assert set(told) == waiting - placed
     for verdict in decision.verdicts:
         assert verdict.message, verdict
@@ -484,32 +492,33 @@ def everybody_who_waits_is_told_why(before: Facts, decision: Decision) -> None:
 # --- shared -------------------------------------------------------------------------------------
 
 
-def only_who_waits_is_promised_a_start(before: Facts, decision: Decision) -> None:
-    """Once, and not if it starts or its room is being freed."""
-    promised = [reservation.unit for reservation in decision.reservations]
-    coming = {each.unit for each in (*decision.placements, *decision.nominations)}
+def only_who_waits_is_promised_a_start(before: ClusterFacts, decision: Decision) -> None:
+    """Once, and not if it starts or waiting for preempted workloads to exit."""
+    promised = [reservation.workload for reservation in decision.reservations]
+    coming = {each.workload for each in decision.placements}
+    coming |= {each.workload for each in decision.nominations}
     assert len(promised) == len(set(promised))
-    assert set(promised) <= {unit.key for unit in before.waiting} - coming
+    assert set(promised) <= {workload.key for workload in before.waiting} - coming
 
 
-def _units(facts: Facts) -> dict[str, Unit]:
-    found = {unit.key: unit for unit in facts.waiting}
-    found.update({running.unit.key: running.unit for running in facts.running})
+def _workloads(facts: ClusterFacts) -> dict[str, Workload]:
+    found = {workload.key: workload for workload in facts.waiting}
+    found.update({running.workload.key: running.workload for running in facts.running})
     return found
 
 
-def _sitting(facts: Facts, node: str) -> Iterator[tuple[Role, Seat]]:
+def _sitting(facts: ClusterFacts, node: str) -> Iterator[tuple[Role, PodAssignment]]:
     for running in facts.running:
-        roles = {role.name: role for role in running.unit.roles}
-        for seat in running.seats:
-            if seat.node == node:
-                yield roles[seat.role], seat
+        roles = {role.name: role for role in running.workload.roles}
+        for pod in running.pods:
+            if pod.node == node:
+                yield roles[pod.role], pod
 
 
-def held_by(facts: Facts, queue: str) -> Sums:
+def held_by(facts: ClusterFacts, queue: str) -> Sums:
     """What the units of one queue, and of those below it, count for."""
     queues = {each.name: each for each in facts.queues}
     used = {name: Counter[str]() for name in queues}
     for running in facts.running:
-        _charge(facts, queues, used, running.unit, running.seats)
+        _charge(facts, queues, used, running.workload, running.pods)
     return used[queue]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from windlass.core import constraints
-from windlass.core.facts import Device, DeviceRequest, Facts, Node, Role, Unit
+from windlass.core.cluster import constraints
+from windlass.core.model.types import ClusterFacts, Device, DeviceRequest, Node, Role, Workload
 
 Choice = tuple[tuple[Device, DeviceRequest, int], ...]
 
@@ -18,7 +18,7 @@ Choice = tuple[tuple[Device, DeviceRequest, int], ...]
 class Room:
     """What is left of a cluster that nobody used yet."""
 
-    def __init__(self, facts: Facts, *, closed_too: bool = True) -> None:
+    def __init__(self, facts: ClusterFacts, *, closed_too: bool = True) -> None:
         self.closed_too = closed_too
         self.amounts = {
             node.name: {
@@ -38,7 +38,7 @@ class Room:
     def takes(self, node: Node, role: Role) -> bool:
         left = self.amounts[node.name]
         return (
-            constraints.accepts(role.constraint, node)
+            constraints.feasible(role.constraint, node)
             and (self.closed_too or node.name not in role.constraint.not_now)
             and all(left.get(name, 0) >= amount for name, amount in _needs(node, role) if amount)
             and not self.ports[node.name] & set(role.ports)
@@ -65,20 +65,20 @@ class Room:
         return self.local.get((node.name, places.pop()), {}) if len(places) == 1 else {}
 
 
-def can_start(facts: Facts, unit: Unit, *, closed_too: bool) -> bool:
+def can_start(facts: ClusterFacts, workload: Workload, *, closed_too: bool) -> bool:
     """Whether the least of the unit fits in the empty cluster; `closed_too`: also on nodes that
     take nobody now or are not there yet."""
     room = Room(facts, closed_too=closed_too)
     nodes = [n for n in facts.nodes if closed_too or (n.ready and n.ready_in <= 0)]
-    if unit.gang:
-        members = [role for role in unit.roles for _ in range(role.least)]
+    if workload.gang:
+        members = [role for role in workload.roles for _ in range(role.min_count)]
     else:
-        members = list(unit.roles[:1])
-    return any(_fits(room, members, domain) for domain in _domains(facts, unit, nodes))
+        members = list(workload.roles[:1])
+    return any(_fits(room, members, domain) for domain in _domains(facts, workload, nodes))
 
 
-def _domains(facts: Facts, unit: Unit, nodes: list[Node]) -> Iterator[list[Node]]:
-    topology = unit.topology
+def _domains(facts: ClusterFacts, workload: Workload, nodes: list[Node]) -> Iterator[list[Node]]:
+    topology = workload.topology
     if topology is None or not topology.required:
         yield nodes
         return

@@ -11,18 +11,26 @@ import dataclasses
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
-from windlass.core import cycle, state
-from windlass.core.facts import (
+from windlass.core.cycle import cycle
+from windlass.core.model.types import (
+    ClusterFacts,
     Device,
     DeviceRequest,
-    Facts,
     Node,
     Pack,
     Profile,
     Queue,
     Role,
     Running,
-    Unit,
+    Workload,
+)
+from windlass.core.snapshot.snapshot import (
+    RunningPut,
+    Snapshot,
+    WaitingPut,
+    WorkloadGone,
+    apply,
+    build,
 )
 
 A100 = (
@@ -73,8 +81,8 @@ class Request:
     role: Role
     size: int
 
-    def unit(self, key: str, at: float, pack: Pack) -> Unit:
-        return Unit(key, "q", (self.role,), at, expected=STAYS, pack=pack)
+    def workload(self, key: str, at: float, pack: Pack) -> Workload:
+        return Workload(key, "q", (self.role,), at, expected=STAYS, pack=pack)
 
 
 def whole(gpus: int, cpu_each: int) -> Request:
@@ -98,7 +106,7 @@ def allocated(
     return sum(
         request.size
         for number, request in enumerate(arrivals, start=1)
-        if start_one(snapshot, request.unit(f"u{number:05}", float(number), pack))
+        if start_one(snapshot, request.workload(f"u{number:05}", float(number), pack))
     )
 
 
@@ -116,13 +124,13 @@ def placed_of_possible(
     placed = possible = 0
     for number, (request, stay) in enumerate(zip(arrivals, stays, strict=True), start=1):
         for key in [key for key, (until, _) in leaving.items() if until <= number]:
-            state.apply(snapshot, [state.Gone(key)])
+            apply(snapshot, [WorkloadGone(key)])
             del leaving[key]
         profile = profile_of(request)
         if not all_fit([profile, *(each for _, each in leaving.values())], devices):
             continue
         possible += request.size
-        if start_one(snapshot, request.unit(f"u{number:05}", float(number), pack)):
+        if start_one(snapshot, request.workload(f"u{number:05}", float(number), pack)):
             placed += request.size
             leaving[f"u{number:05}"] = (number + stay, profile)
     return placed, possible
@@ -133,25 +141,25 @@ def profile_of(request: Request) -> Profile:
     return next(profile for profile in A100 if profile.name == name)
 
 
-def after(nodes: tuple[Node, ...], history: Iterable[Request], pack: Pack) -> state.Snapshot:
+def after(nodes: tuple[Node, ...], history: Iterable[Request], pack: Pack) -> Snapshot:
     """An empty cluster on which these were requested before."""
-    snapshot = state.build(Facts(nodes, (Queue("q", reserve=0),)))
+    snapshot = build(ClusterFacts(nodes, (Queue("q", reserve=0),)))
     for number, request in enumerate(history):
-        past = request.unit(f"h{number:05}", 0.0, pack)
-        state.apply(snapshot, [state.Waits(past)])
-        state.apply(snapshot, [state.Gone(past.key)])
+        past = request.workload(f"h{number:05}", 0.0, pack)
+        apply(snapshot, [WaitingPut(past)])
+        apply(snapshot, [WorkloadGone(past.key)])
     return snapshot
 
 
-def start_one(snapshot: state.Snapshot, unit: Unit) -> bool:
+def start_one(snapshot: Snapshot, workload: Workload) -> bool:
     """Starts the workload if `decide` places it; else it leaves at once."""
-    state.apply(snapshot, [state.Waits(unit)])
-    placements = cycle.decide(snapshot, unit.submitted).placements
+    apply(snapshot, [WaitingPut(workload)])
+    placements = cycle.decide(snapshot, workload.submitted).placements
     if not placements:
-        state.apply(snapshot, [state.Gone(unit.key)])
+        apply(snapshot, [WorkloadGone(workload.key)])
         return False
-    running = Running(unit, placements[0].seats, unit.submitted, unit.submitted + STAYS)
-    state.apply(snapshot, [state.Holds(running)])
+    running = Running(workload, placements[0].pods, workload.submitted, workload.submitted + STAYS)
+    apply(snapshot, [RunningPut(running)])
     return True
 
 

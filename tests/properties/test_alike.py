@@ -16,14 +16,16 @@ from hypothesis import strategies as st
 
 from tests.properties import carry, generators, invariants
 from tests.properties.settings import CAMPAIGN, cases
-from windlass.core import cycle, shapes, state
-from windlass.core.facts import (
+from windlass.core.cycle import cycle
+from windlass.core.decision import attempt
+from windlass.core.model import equivalence
+from windlass.core.model.types import (
     Affinity,
+    ClusterFacts,
     Decision,
     Device,
     DeviceRequest,
     Domain,
-    Facts,
     Node,
     Policy,
     Queue,
@@ -32,8 +34,9 @@ from windlass.core.facts import (
     Role,
     Spread,
     Topology,
-    Unit,
+    Workload,
 )
+from windlass.core.snapshot import snapshot
 
 pytestmark = CAMPAIGN
 NOW = 100.0
@@ -41,11 +44,11 @@ ROUNDS = 3
 QUIET = Policy(reclaim=False, preempt=False, grow=False)
 
 
-def worlds() -> st.SearchStrategy[Facts]:
+def worlds() -> st.SearchStrategy[ClusterFacts]:
     return st.builds(_world, st.integers(0, 1 << 32))
 
 
-def _world(seed: int) -> Facts:
+def _world(seed: int) -> ClusterFacts:
     """One kind of unit and its variants on small nodes, a third of them full."""
     throw = generators.dice(seed, "alike")
     queues = tuple(
@@ -62,23 +65,23 @@ def _world(seed: int) -> Facts:
     model = _model(throw)
     for _ in range(throw.choice((0, 0, 1, 2))):  # what all of them have in common
         model = throw.choice(_CHANGES)(model, throw)
-    units = [_varied(model, f"u{i:02}", throw) for i in range(12)]
+    workloads = [_varied(model, f"u{i:02}", throw) for i in range(12)]
     first = throw.randint(0, 4)
     limits = (
         (Quota("other", "few", {"gpu": 1000 * throw.randint(1, 4)}),) if throw.one_in(4) else ()
     )
-    early = Facts(
-        nodes, queues, waiting=tuple(units[:first]), levels=generators.LEVELS, quotas=limits
+    early = ClusterFacts(
+        nodes, queues, waiting=tuple(workloads[:first]), levels=generators.LEVELS, quotas=limits
     )
-    after = carry.carry_out(early, cycle.decide(state.build(early), 0.0), 0.0)
-    return dataclasses.replace(after, waiting=(*after.waiting, *units[first:]), reservations=())
+    after = carry.carry_out(early, cycle.decide(snapshot.build(early), 0.0), 0.0)
+    return dataclasses.replace(after, waiting=(*after.waiting, *workloads[first:]), reservations=())
 
 
-def pressed() -> st.SearchStrategy[Facts]:
+def pressed() -> st.SearchStrategy[ClusterFacts]:
     return st.builds(_pressed, st.integers(0, 1 << 32))
 
 
-def _pressed(seed: int) -> Facts:
+def _pressed(seed: int) -> ClusterFacts:
     """A few kinds, several units of each, in front of a cluster full of those whom some of them
     may stop. What one is told is told to the next until somebody goes, a promise is given or a
     start is withheld: all of that happens here between the turns of one kind.
@@ -103,8 +106,8 @@ def _pressed(seed: int) -> Facts:
     fillers = tuple(
         _of_kind(_kind(throw, throw.choice("abb"), 10), f"r{i:02}", throw) for i in range(9)
     )
-    early = Facts(nodes, (both, *children), waiting=fillers, levels=generators.LEVELS)
-    after = carry.carry_out(early, cycle.decide(state.build(early), 0.0), 0.0)
+    early = ClusterFacts(nodes, (both, *children), waiting=fillers, levels=generators.LEVELS)
+    after = carry.carry_out(early, cycle.decide(snapshot.build(early), 0.0), 0.0)
     running = tuple(each for each in after.running if not throw.one_in(6))
     kinds = [
         _kind(throw, "a", throw.choice((50, 50, 50, 10, 90))) for _ in range(throw.randint(2, 4))
@@ -113,24 +116,24 @@ def _pressed(seed: int) -> Facts:
     return dataclasses.replace(after, running=running, waiting=waiting, reservations=())
 
 
-def _kind(throw: generators.Dice, queue: str, priority: int) -> Unit:
+def _kind(throw: generators.Dice, queue: str, priority: int) -> Workload:
     """Small or large, of any right; now and then without devices, so that whoever may stop it
     finds somebody and no room."""
     model = _model(throw)
-    unit = dataclasses.replace(
+    workload = dataclasses.replace(
         _role(model, devices=()) if throw.one_in(5) else model,
         priority=priority,
         preemptible=not throw.one_in(5),
         preempts=not throw.one_in(5),
     )
-    unit = throw.choice(_CHANGES)(unit, throw) if throw.one_in(3) else unit
-    return dataclasses.replace(unit, queue=queue)
+    workload = throw.choice(_CHANGES)(workload, throw) if throw.one_in(3) else workload
+    return dataclasses.replace(workload, queue=queue)
 
 
-def _of_kind(unit: Unit, key: str, throw: generators.Dice) -> Unit:
+def _of_kind(workload: Workload, key: str, throw: generators.Dice) -> Workload:
     """How long it runs makes nobody another kind, but decides which promises are in its way."""
     return dataclasses.replace(
-        unit,
+        workload,
         key=key,
         submitted=float(throw.randint(0, 9)),
         expected=throw.choice((None, 30.0, 150.0, 300.0, 900.0)),
@@ -168,42 +171,42 @@ def _node(number: int, throw: generators.Dice) -> Node:
     return Node(f"n{number}", {"cpu": cpu}, devices, labels, path=path, numa=numa)
 
 
-def _model(throw: generators.Dice) -> Unit:
+def _model(throw: generators.Dice) -> Workload:
     least, count = throw.choice((1, 1, 2, 3)), throw.choice((1, 1, 2))
     role = Role("worker", least, least, {"cpu": 1000}, (DeviceRequest("gpu", count),))
-    return Unit("model", "a", (role,), priority=50, expected=300.0)
+    return Workload("model", "a", (role,), priority=50, expected=300.0)
 
 
-def _varied(unit: Unit, key: str, throw: generators.Dice) -> Unit:
-    unit = dataclasses.replace(unit, key=key, submitted=float(throw.randint(0, 9)))
+def _varied(workload: Workload, key: str, throw: generators.Dice) -> Workload:
+    workload = dataclasses.replace(workload, key=key, submitted=float(throw.randint(0, 9)))
     for _ in range(throw.choice((0, 1, 1, 1, 2))):
-        unit = throw.choice(_CHANGES)(unit, throw)
-    return unit
+        workload = throw.choice(_CHANGES)(workload, throw)
+    return workload
 
 
-def _role(unit: Unit, **changes: object) -> Unit:
-    roles = (dataclasses.replace(unit.roles[0], **changes), *unit.roles[1:])  # type: ignore[arg-type]
-    return dataclasses.replace(unit, roles=roles)
+def _role(workload: Workload, **changes: object) -> Workload:
+    roles = (dataclasses.replace(workload.roles[0], **changes), *workload.roles[1:])
+    return dataclasses.replace(workload, roles=roles)
 
 
-def _other_size(unit: Unit, throw: generators.Dice) -> Unit:
+def _other_size(workload: Workload, throw: generators.Dice) -> Workload:
     least = throw.randint(1, 4)
-    return _role(unit, least=least, most=throw.choice((least, 4)))
+    return _role(workload, min_count=least, max_count=throw.choice((least, 4)))
 
 
-def _other_devices(unit: Unit, throw: generators.Dice) -> Unit:
-    return _role(unit, devices=(DeviceRequest("gpu", throw.randint(1, 2)),))
+def _other_devices(workload: Workload, throw: generators.Dice) -> Workload:
+    return _role(workload, devices=(DeviceRequest("gpu", throw.randint(1, 2)),))
 
 
-def _other_bundle(unit: Unit, throw: generators.Dice) -> Unit:
+def _other_bundle(workload: Workload, throw: generators.Dice) -> Workload:
     bundle = throw.choice(("", "numa", "pcie"))
-    return _role(unit, bundle=bundle if unit.roles[0].devices else "")
+    return _role(workload, bundle=bundle if workload.roles[0].devices else "")
 
 
-def _other_neighbours(unit: Unit, throw: generators.Dice) -> Unit:
+def _other_neighbours(workload: Workload, throw: generators.Dice) -> Workload:
     mine = (Requirement("app", "In", ("x",)),)
     return _role(
-        unit,
+        workload,
         labels=throw.choice(((), (("app", "x"),))),
         affinities=throw.choice(
             (
@@ -219,16 +222,16 @@ def _other_neighbours(unit: Unit, throw: generators.Dice) -> Unit:
     )
 
 
-def _second_role(unit: Unit, throw: generators.Dice) -> Unit:
+def _second_role(workload: Workload, throw: generators.Dice) -> Workload:
     count = throw.randint(1, 3)
     return dataclasses.replace(
-        unit, roles=(unit.roles[0], Role("helper", count, count, {"cpu": 1000}))
+        workload, roles=(workload.roles[0], Role("helper", count, count, {"cpu": 1000}))
     )
 
 
-def _other_place(unit: Unit, throw: generators.Dice) -> Unit:
+def _other_place(workload: Workload, throw: generators.Dice) -> Workload:
     level, required = throw.choice(("rack", "zone", "node")), not throw.one_in(3)
-    return dataclasses.replace(unit, topology=Topology(level, required))
+    return dataclasses.replace(workload, topology=Topology(level, required))
 
 
 _CHANGES = (
@@ -239,39 +242,45 @@ _CHANGES = (
     _second_role,
     _other_place,
     _other_place,
-    lambda unit, throw: _role(unit, constraint=generators.constraint(throw)),
-    lambda unit, throw: _role(unit, ports=throw.choice(((), (8080,)))),
-    lambda unit, throw: dataclasses.replace(unit, priority=throw.choice((10, 50, 90))),
-    lambda unit, throw: dataclasses.replace(unit, queue=throw.choice(("a", "b"))),
-    lambda unit, throw: dataclasses.replace(unit, namespace=throw.choice(("", "other"))),
-    lambda unit, throw: dataclasses.replace(unit, expected=throw.choice((None, 30.0, 900.0))),
-    lambda unit, throw: dataclasses.replace(unit, preemptible=throw.one_in(2)),
-    lambda unit, throw: dataclasses.replace(unit, preempts=throw.one_in(2)),
-    lambda unit, throw: dataclasses.replace(unit, gang=throw.one_in(2)),
-    lambda unit, throw: dataclasses.replace(
-        unit, pack=throw.choice(("spread", "binpack", "fragmentation"))
+    lambda workload, throw: _role(workload, constraint=generators.constraint(throw)),
+    lambda workload, throw: _role(workload, ports=throw.choice(((), (8080,)))),
+    lambda workload, throw: dataclasses.replace(workload, priority=throw.choice((10, 50, 90))),
+    lambda workload, throw: dataclasses.replace(workload, queue=throw.choice(("a", "b"))),
+    lambda workload, throw: dataclasses.replace(workload, namespace=throw.choice(("", "other"))),
+    lambda workload, throw: dataclasses.replace(
+        workload, expected=throw.choice((None, 30.0, 900.0))
     ),
-    lambda unit, throw: _role(unit, prefers=throw.choice(((), *generators.PREFERENCES))),
-    lambda unit, throw: dataclasses.replace(
-        unit, user=throw.choice(("ann", "bob")), attained=throw.choice((0.0, 100.0))
+    lambda workload, throw: dataclasses.replace(workload, preemptible=throw.one_in(2)),
+    lambda workload, throw: dataclasses.replace(workload, preempts=throw.one_in(2)),
+    lambda workload, throw: dataclasses.replace(workload, gang=throw.one_in(2)),
+    lambda workload, throw: dataclasses.replace(
+        workload, pack=throw.choice(("spread", "binpack", "fragmentation"))
     ),
-    lambda unit, throw: dataclasses.replace(unit, not_before=throw.choice((50.0, 500.0))),
+    lambda workload, throw: _role(workload, prefers=throw.choice(((), *generators.PREFERENCES))),
+    lambda workload, throw: dataclasses.replace(
+        workload, user=throw.choice(("ann", "bob")), attained=throw.choice((0.0, 100.0))
+    ),
+    lambda workload, throw: dataclasses.replace(workload, not_before=throw.choice((50.0, 500.0))),
 )
 
 
 @cases(400, 6000)
 @given(st.one_of(worlds(), pressed()), st.sampled_from((Policy(), QUIET)))
-def test_a_core_that_remembers_nothing_decides_the_same(facts: Facts, policy: Policy) -> None:
+def test_a_core_that_remembers_nothing_decides_the_same(
+    facts: ClusterFacts, policy: Policy
+) -> None:
     for number in range(ROUNDS):  # then victims are on their way, and promises are out
         now = NOW + 10 * number
-        quick = cycle.decide(state.build(facts), now, policy)
+        quick = cycle.decide(snapshot.build(facts), now, policy)
         after = carry.carry_out(facts, quick, now)
         invariants.check(facts, quick, after)
         with (
-            mock.patch.object(cycle.Cycle, "kind", _unlike_all),
-            mock.patch.object(shapes.Shapes, "kind_of", return_value=shapes.OWN),
+            mock.patch.object(attempt, "equivalence_key", _unlike_all),
+            mock.patch.object(
+                equivalence.Shapes, "equivalence_class", return_value=equivalence.UNIQUE
+            ),
         ):
-            slow = cycle.decide(state.build(facts), now, policy)
+            slow = cycle.decide(snapshot.build(facts), now, policy)
         note(f"{quick}\n{slow}")
         assert outcome(quick) == outcome(slow)
         facts = after
@@ -284,7 +293,7 @@ def _unlike_all(*_: object) -> object:
 def outcome(decision: Decision) -> object:
     """What is decided, and who waits. Why, may differ: who is told what another was told is told of
     what was in the way then; by now it may be more."""
-    waits = {each.unit for each in decision.verdicts}
+    waits = {each.workload for each in decision.verdicts}
     return (
         decision.placements, decision.evictions, decision.nominations, decision.reservations, waits
     )  # fmt: skip

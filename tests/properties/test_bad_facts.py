@@ -14,8 +14,21 @@ from hypothesis import strategies as st
 
 from tests.properties import carry, generators
 from tests.properties.settings import CAMPAIGN, cases
-from windlass.core import cycle, explain, facts_check, state
-from windlass.core.facts import Facts, Nomination, Quota, Reservation
+from windlass.core.cycle import cycle
+from windlass.core.explain import explain
+from windlass.core.model import validation
+from windlass.core.model.types import ClusterFacts, Nomination, Quota, ReservationRecord
+from windlass.core.snapshot.snapshot import (
+    CheckpointSaved,
+    Event,
+    Nominated,
+    QuotasPut,
+    ReservationsPut,
+    Snapshot,
+    WorkloadGone,
+    apply,
+    build,
+)
 
 pytestmark = CAMPAIGN
 
@@ -54,56 +67,58 @@ def _counts(value: Mapping[str, Any]) -> bool:
 
 
 @cases(400, 20_000)
-@given(generators.facts(most_nodes=4, most_units=6), st.integers(0, 1 << 32))
-def test_facts_with_something_odd_in_them_are_refused_or_decided(facts: Facts, seed: int) -> None:
+@given(generators.facts(most_nodes=4, most_workloads=6), st.integers(0, 1 << 32))
+def test_facts_with_something_odd_in_them_are_refused_or_decided(
+    facts: ClusterFacts, seed: int
+) -> None:
     dice = random.Random(seed)
     for _ in range(dice.choice((1, 1, 2))):
         facts = spoiled(facts, dice)
     note(repr(facts))
     try:
-        snapshot = state.build(facts)
-    except facts_check.BadFacts:
+        snapshot = build(facts)
+    except validation.BadFacts:
         return
     _everybody_is_told(snapshot)
 
 
-def _everybody_is_told(snapshot: state.Snapshot) -> None:
+def _everybody_is_told(snapshot: Snapshot) -> None:
     decision = cycle.decide(snapshot, 100.0)
-    told = {verdict.unit for verdict in decision.verdicts}
-    told |= {placement.unit for placement in decision.placements}
+    told = {verdict.workload for verdict in decision.verdicts}
+    told |= {placement.workload for placement in decision.placements}
     assert told >= set(snapshot.waiting)
     if snapshot.waiting:
         assert explain.explain(snapshot, min(snapshot.waiting), 100.0).sentences()
 
 
 @cases(200, 5_000)
-@given(generators.facts(most_nodes=4, most_units=6), st.integers(0, 1 << 32))
+@given(generators.facts(most_nodes=4, most_workloads=6), st.integers(0, 1 << 32))
 def test_an_odd_event_is_refused_and_changes_nothing_or_is_followed(
-    facts: Facts, seed: int
+    facts: ClusterFacts, seed: int
 ) -> None:
-    snapshot = state.build(facts)
+    snapshot = build(facts)
     dice = random.Random(seed)
     event = spoiled(dice.choice((generators.event(facts, seed), *_happenings(facts))), dice)
     note(repr(event))
     before = snapshot.facts()
     try:
-        state.apply(snapshot, [event])
-    except facts_check.BadFacts:
+        apply(snapshot, [event])
+    except validation.BadFacts:
         assert snapshot.facts() == before
     _everybody_is_told(snapshot)
-    fresh = cycle.decide(state.build(snapshot.facts(), snapshot.history), 100.0)
+    fresh = cycle.decide(build(snapshot.facts(), snapshot.history), 100.0)
     assert repr(cycle.decide(snapshot, 100.0)) == repr(fresh)
 
 
-def _happenings(facts: Facts) -> list[state.Event]:
+def _happenings(facts: ClusterFacts) -> list[Event]:
     """What follows from decisions: room that is taken, held and promised, states that are saved."""
-    decision = cycle.decide(state.build(facts), 100.0)
+    decision = cycle.decide(build(facts), 100.0)
     found = carry.steps(facts, decision, 100.0)
-    found += [state.Saved(running.unit.key, 50.0) for running in facts.running]
-    found += [state.Gone(running.unit.key, 20.0) for running in facts.running]
-    found.append(state.QuotasPut(facts.quotas or (Quota("team", "compute", {"cpu": 1000}),)))
+    found += [CheckpointSaved(running.workload.key, 50.0) for running in facts.running]
+    found += [WorkloadGone(running.workload.key, 20.0) for running in facts.running]
+    found.append(QuotasPut(facts.quotas or (Quota("team", "compute", {"cpu": 1000}),)))
     for placement in decision.placements[:1]:
-        key = facts.waiting[0].key if facts.waiting else placement.unit
-        found.append(state.Nominated(Nomination(key, placement.seats)))
-        found.append(state.Promised((Reservation(key, 300.0, placement.seats),)))
+        key = facts.waiting[0].key if facts.waiting else placement.workload
+        found.append(Nominated(Nomination(key, placement.pods)))
+        found.append(ReservationsPut((ReservationRecord(key, 300.0, placement.pods),)))
     return found

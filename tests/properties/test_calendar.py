@@ -10,9 +10,18 @@ from hypothesis import strategies as st
 
 from tests.properties import carry, generators, invariants, windows
 from tests.properties.settings import CAMPAIGN, cases
-from windlass.core import advance_invariants, cycle, state
-from windlass.core import invariants as watched
-from windlass.core.facts import Decision, Facts, Policy, Seat, Unit, Verdict
+from windlass.core.cycle import cycle
+from windlass.core.invariants import advance_reservations
+from windlass.core.invariants import invariants as watched
+from windlass.core.model.types import (
+    ClusterFacts,
+    Decision,
+    PodAssignment,
+    Policy,
+    Verdict,
+    Workload,
+)
+from windlass.core.snapshot.snapshot import Snapshot, apply, build
 
 pytestmark = CAMPAIGN
 NOW = windows.NOW
@@ -25,14 +34,14 @@ TIMER = 1e-3
 @cases(250, 4000)
 @given(st.data(), windows.worlds(), generators.policies)
 def test_every_decision_in_a_history_keeps_out_of_windows(
-    data: st.DataObject, facts: Facts, policy: Policy
+    data: st.DataObject, facts: ClusterFacts, policy: Policy
 ) -> None:
     """Decide, carry out, let something happen, let time pass; the snapshot follows by events and
     must answer as a fresh one. Nobody is placed, or promised a start, where a window closes."""
-    snapshot, now = state.build(facts), NOW
+    snapshot, now = build(facts), NOW
     for _ in range(data.draw(st.integers(1, 4))):
         decision = cycle.decide(snapshot, now, policy)
-        fresh = state.build(snapshot.facts(), snapshot.history)
+        fresh = build(snapshot.facts(), snapshot.history)
         assert repr(decision) == repr(cycle.decide(fresh, now, policy))
         note(f"{now} {decision}")
         invariants.check(facts, decision, carry.carry_out(facts, decision, now))
@@ -42,77 +51,79 @@ def test_every_decision_in_a_history_keeps_out_of_windows(
         facts = carry.after(facts, happenings)
         left = carry.members_left(facts)
         facts = carry.after(facts, left)
-        state.apply(snapshot, [*happenings, *left])
+        apply(snapshot, [*happenings, *left])
         event = windows.event(facts, data.draw(st.integers(0, 1 << 32)), now)
         note(f"{event}")
         facts = carry.after(facts, [event])
-        state.apply(snapshot, [event])
+        apply(snapshot, [event])
         pause = data.draw(st.sampled_from((0.0, 10.0, None, None, 1000.0)))
         wake = decision.wake_at if decision.wake_at is not None else now
         now = wake if pause is None else now + pause
 
 
-def _starts_keep_out(facts: Facts, decision: Decision, now: float) -> None:
-    waiting = {unit.key: unit for unit in facts.waiting}
+def _starts_keep_out(facts: ClusterFacts, decision: Decision, now: float) -> None:
+    waiting = {workload.key: workload for workload in facts.waiting}
     for promise in decision.reservations:
-        _keeps_out(facts, waiting[promise.unit], promise.seats, max(now, promise.start))
+        _keeps_out(facts, waiting[promise.workload], promise.pods, max(now, promise.start))
     for nomination in decision.nominations:
-        _keeps_out(facts, waiting[nomination.unit], nomination.seats, now)
+        _keeps_out(facts, waiting[nomination.workload], nomination.pods, now)
 
 
-def _keeps_out(facts: Facts, unit: Unit, seats: tuple[Seat, ...], start: float) -> None:
+def _keeps_out(
+    facts: ClusterFacts, workload: Workload, pods: tuple[PodAssignment, ...], start: float
+) -> None:
     queues, nodes = {q.name: q for q in facts.queues}, {node.name: node for node in facts.nodes}
     for window in facts.advance:
-        if window.end <= start or advance_invariants.may_use(window, queues, unit):
+        if window.end <= start or advance_reservations.may_use(window, queues, workload):
             continue
-        if advance_invariants.runs_into(window, unit, start, start):
-            there = [s.node for s in seats if advance_invariants.covers(window, nodes[s.node])]
-            assert not there, f"{unit.key} from {start} on {there} in {window}"
+        if advance_reservations.runs_into(window, workload, start, start):
+            there = [s.node for s in pods if advance_reservations.covers(window, nodes[s.node])]
+            assert not there, f"{workload.key} from {start} on {there} in {window}"
 
 
 @cases(250, 4000)
 @given(windows.worlds(), generators.policies)
-def test_in_a_window_nobody_else_is_on_its_nodes_but_who_cannot_be_stopped(
-    facts: Facts, policy: Policy
+def test_in_a_window_only_non_preemptible_workloads_of_others_are_on_its_nodes(
+    facts: ClusterFacts, policy: Policy
 ) -> None:
     """Follows `wake_at` through the windows, as the live scheduler does."""
-    snapshot, now = state.build(facts), NOW
+    snapshot, now = build(facts), NOW
     for _ in range(12):
         decision = cycle.decide(snapshot, now, policy)
         happenings = carry.steps(facts, decision, now)
         facts = carry.after(facts, happenings)
         left = carry.members_left(facts)
         facts = carry.after(facts, left)
-        state.apply(snapshot, [*happenings, *left])
+        apply(snapshot, [*happenings, *left])
         _nobody_else_is_there(facts, now)
         if decision.wake_at is None:
             break
         now = decision.wake_at
 
 
-def _nobody_else_is_there(facts: Facts, now: float) -> None:
+def _nobody_else_is_there(facts: ClusterFacts, now: float) -> None:
     queues, nodes = {q.name: q for q in facts.queues}, {node.name: node for node in facts.nodes}
     for window in facts.advance:
         for running in facts.running if window.start <= now < window.end else ():
-            unit = running.unit
-            if not unit.preemptible or advance_invariants.may_use(window, queues, unit):
+            workload = running.workload
+            if not workload.preemptible or advance_reservations.may_use(window, queues, workload):
                 continue
-            for seat in running.seats:
-                there = seat.node in nodes and advance_invariants.covers(window, nodes[seat.node])
-                assert not there, f"{unit.key} is on {seat.node} at {now}, in {window}"
+            for pod in running.pods:
+                there = pod.node in nodes and advance_reservations.covers(window, nodes[pod.node])
+                assert not there, f"{workload.key} is on {pod.node} at {now}, in {window}"
 
 
 @cases(250, 4000)
 @given(st.data(), windows.worlds(), generators.policies, st.floats(0.001, 0.999))
 def test_until_it_wakes_windows_change_nothing(
-    data: st.DataObject, facts: Facts, policy: Policy, part: float
+    data: st.DataObject, facts: ClusterFacts, policy: Policy, part: float
 ) -> None:
     """Time alone opens and closes windows only at moments that were named."""
-    snapshot, now = state.build(facts), NOW
+    snapshot, now = build(facts), NOW
     for _ in range(data.draw(st.integers(1, 3))):
         event = windows.event(facts, data.draw(st.integers(0, 1 << 32)), now)
         facts = carry.after(facts, [event])
-        state.apply(snapshot, [event])
+        apply(snapshot, [event])
         facts, decision = _settled(facts, snapshot, now, policy)
         assume(not decision.placements and not decision.evictions)
         later = now + part * (LONG if decision.wake_at is None else decision.wake_at - now)
@@ -132,15 +143,15 @@ def _reserved(decision: Decision) -> list[Verdict]:
 
 
 def _settled(
-    facts: Facts, snapshot: state.Snapshot, now: float, policy: Policy
-) -> tuple[Facts, Decision]:
+    facts: ClusterFacts, snapshot: Snapshot, now: float, policy: Policy
+) -> tuple[ClusterFacts, Decision]:
     for _ in range(ROUNDS):
         decision = cycle.decide(snapshot, now, policy)
         done = carry.steps(facts, decision, now)
         facts = carry.after(facts, done)
         left = carry.members_left(facts)
         facts = carry.after(facts, left)
-        state.apply(snapshot, [*done, *left])
+        apply(snapshot, [*done, *left])
         if not (decision.placements or decision.evictions):
             break
     return facts, decision
@@ -149,21 +160,21 @@ def _settled(
 @cases(60, 1500)
 @given(windows.worlds(), generators.policies, st.integers(0, 1 << 30))
 def test_the_order_in_which_windows_are_listed_does_not_matter(
-    facts: Facts, policy: Policy, seed: int
+    facts: ClusterFacts, policy: Policy, seed: int
 ) -> None:
     shuffled = generators.shuffled(facts, random.Random(seed))
     mixed = random.Random(seed).sample(facts.advance, len(facts.advance))
     shuffled = dataclasses.replace(shuffled, advance=tuple(mixed))
-    decided = [cycle.decide(state.build(each), NOW, policy) for each in (facts, shuffled)]
+    decided = [cycle.decide(build(each), NOW, policy) for each in (facts, shuffled)]
     assert repr(decided[0]) == repr(decided[1])
 
 
 @cases(60, 1500)
 @given(windows.worlds(), generators.policies)
 def test_windows_that_have_ended_are_as_if_they_had_never_been(
-    facts: Facts, policy: Policy
+    facts: ClusterFacts, policy: Policy
 ) -> None:
     after = max(window.end for window in facts.advance)
     without = dataclasses.replace(facts, advance=())
-    one, other = (cycle.decide(state.build(each), after, policy) for each in (facts, without))
+    one, other = (cycle.decide(build(each), after, policy) for each in (facts, without))
     assert repr(one) == repr(other)

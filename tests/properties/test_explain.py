@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 
 from tests.properties import generators
 from tests.properties.settings import CAMPAIGN, cases
-from windlass.core import cycle, explain, state, userlimits
-from windlass.core.changes import Change
-from windlass.core.facts import Facts, Queue, Role, Topology, Unit
+from windlass.core.cycle import cycle
+from windlass.core.explain import explain
+from windlass.core.explain.counterfactuals import Change
+from windlass.core.model.types import ClusterFacts, Queue, Role, Topology, Workload
+from windlass.core.quota import user_limits
+from windlass.core.snapshot.snapshot import build
 
 pytestmark = CAMPAIGN
 NOW = 100.0
@@ -20,55 +23,57 @@ NOW = 100.0
 @cases(150, 3000)
 @given(
     st.one_of(
-        generators.facts(most_nodes=4, most_units=8),
-        generators.facts(most_nodes=4, most_units=8, taste=generators.BUNDLED),
+        generators.facts(most_nodes=4, most_workloads=8),
+        generators.facts(most_nodes=4, most_workloads=8, taste=generators.BUNDLED),
     )
 )
-def test_every_change_that_is_named_starts_the_unit(facts: Facts) -> None:
-    snapshot = state.build(facts)
+def test_every_change_that_is_named_starts_the_workload(facts: ClusterFacts) -> None:
+    snapshot = build(facts)
     decision = cycle.decide(snapshot, NOW)
-    for unit in facts.waiting:
-        found = explain.explain(snapshot, unit.key, NOW)
-        verdicts = {verdict.unit: verdict for verdict in decision.verdicts}
-        assert found.verdict == verdicts.get(unit.key)
+    for workload in facts.waiting:
+        found = explain.explain(snapshot, workload.key, NOW)
+        verdicts = {verdict.workload: verdict for verdict in decision.verdicts}
+        assert found.verdict == verdicts.get(workload.key)
         assert len(found.sentences()) >= 1
         for change in found.fits_if:
-            if change.kind == "quota" and len(change.names) > 1:
+            if change.action == "quota" and len(change.names) > 1:
                 continue  # several at once: the amounts are in the words only
-            note(f"{unit.key}: {change}")
-            world = changed(facts, unit, change)
-            then = cycle.decide(state.build(world, snapshot.history), NOW)
-            assert unit.key in {placement.unit for placement in then.placements}, change.message
+            note(f"{workload.key}: {change}")
+            world = changed(facts, workload, change)
+            then = cycle.decide(build(world, snapshot.history), NOW)
+            assert workload.key in {placement.workload for placement in then.placements}, (
+                change.message
+            )
 
 
-def changed(facts: Facts, unit: Unit, change: Change) -> Facts:
+def changed(facts: ClusterFacts, workload: Workload, change: Change) -> ClusterFacts:
     """The facts with the change made, by its fields alone."""
-    if change.kind == "ends":
-        stay = tuple(r for r in facts.running if r.unit.key not in change.names)
+    if change.action == "ends":
+        stay = tuple(r for r in facts.running if r.workload.key not in change.names)
         return dataclasses.replace(facts, running=stay)
-    if change.kind == "moves":
+    if change.action == "moves":
         return elsewhere(facts, change)
-    if change.kind == "nodes":
+    if change.action == "nodes":
         nodes = tuple(
             dataclasses.replace(n, ready_in=0.0) if n.name in change.names else n
             for n in facts.nodes
         )
         return dataclasses.replace(facts, nodes=nodes)
-    if change.kind == "quota":
+    if change.action == "quota":
         queues = tuple(
-            raised(queue, change, unit.user) if queue.name in change.names else queue
+            raised(queue, change, workload.user) if queue.name in change.names else queue
             for queue in facts.queues
         )
         return dataclasses.replace(facts, queues=queues)
-    other = less(unit, change)
-    waiting = tuple(other if each.key == unit.key else each for each in facts.waiting)
+    other = less(workload, change)
+    waiting = tuple(other if each.key == workload.key else each for each in facts.waiting)
     return dataclasses.replace(facts, waiting=waiting)
 
 
-def elsewhere(facts: Facts, change: Change) -> Facts:
-    seats = {each.unit: each.seats for each in change.moves}
+def elsewhere(facts: ClusterFacts, change: Change) -> ClusterFacts:
+    pods = {each.workload: each.pods for each in change.moves}
     running = tuple(
-        dataclasses.replace(each, seats=seats.get(each.unit.key, each.seats))
+        dataclasses.replace(each, pods=pods.get(each.workload.key, each.pods))
         for each in facts.running
     )
     return dataclasses.replace(facts, running=running)
@@ -76,7 +81,7 @@ def elsewhere(facts: Facts, change: Change) -> Facts:
 
 def raised(queue: Queue, change: Change, user: str) -> Queue:
     if change.rule == "user limit":
-        return userlimits.raised(queue, user, change.resource, change.amount)
+        return user_limits.raised(queue, user, change.resource, change.amount)
     amounts = dict(queue.limit if change.rule == "limit" else queue.guarantee)
     amounts[change.resource] = amounts.get(change.resource, 0) + change.amount
     if change.rule == "limit":
@@ -84,32 +89,32 @@ def raised(queue: Queue, change: Change, user: str) -> Queue:
     return dataclasses.replace(queue, guarantee=amounts)
 
 
-def less(unit: Unit, change: Change) -> Unit:
-    if change.kind == "topology":
+def less(workload: Workload, change: Change) -> Workload:
+    if change.action == "topology":
         (level,) = change.names
         required = "preferred" not in change.message
-        return dataclasses.replace(unit, topology=Topology(level, required))
-    if change.kind == "bundle":
+        return dataclasses.replace(workload, topology=Topology(level, required))
+    if change.action == "bundle":
         looser = change.names[0] if change.names else ""
         roles = tuple(
-            dataclasses.replace(role, bundle=role.bundle and looser) for role in unit.roles
+            dataclasses.replace(role, bundle=role.bundle and looser) for role in workload.roles
         )
-        return dataclasses.replace(unit, roles=roles)
+        return dataclasses.replace(workload, roles=roles)
     roles = tuple(
-        role_of(role, change) if role.name == change.role else role for role in unit.roles
+        role_of(role, change) if role.name == change.role else role for role in workload.roles
     )
-    return dataclasses.replace(unit, roles=roles)
+    return dataclasses.replace(workload, roles=roles)
 
 
 def role_of(role: Role, change: Change) -> Role:
-    if change.kind == "members":
-        most = change.amount if role.most == role.least else role.most
-        return dataclasses.replace(role, least=change.amount, most=most)
+    if change.action == "members":
+        most = change.amount if role.max_count == role.min_count else role.max_count
+        return dataclasses.replace(role, min_count=change.amount, max_count=most)
     devices = tuple(
         request
         if request.kind != change.resource
         else dataclasses.replace(request, count=change.amount)
-        if change.kind == "devices"
+        if change.action == "devices"
         else dataclasses.replace(request, models=(*request.models, *change.names))
         for request in role.devices
     )

@@ -1,7 +1,8 @@
-"""Looking at the first few who may go, then at more, decides as looking at all of them at once.
+"""Searching among the first few candidates, then among more, decides as searching all at once does.
 
-`core.freeing` takes victims in the order of what they cost and looks at few of them as long as
-those are enough. That saves much where thousands may go; here single ones are looked at first.
+`core.preemption.victims.victim_selection` takes victims in the order of what they cost and searches
+among few of them as long as those are enough. That saves much where thousands may be evicted; here
+it begins with single ones.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.properties import bothways, generators, test_foresight
 from tests.properties.settings import CAMPAIGN, cases
-from windlass.core import freeing
-from windlass.core.facts import Facts, Policy
+from windlass.core.model.types import ClusterFacts, Policy
+from windlass.core.preemption.victims import victim_selection
 
 pytestmark = CAMPAIGN
 
@@ -24,5 +25,7 @@ pytestmark = CAMPAIGN
     ),
     generators.policies,
 )
-def test_the_first_few_who_may_go_are_enough_to_look_at(facts: Facts, policy: Policy) -> None:
-    bothways.decide_alike(facts, policy, (freeing, "_FEW"), 1, 1 << 30)
+def test_trying_the_first_few_candidates_gives_the_same_victims(
+    facts: ClusterFacts, policy: Policy
+) -> None:
+    bothways.decide_alike(facts, policy, (victim_selection, "_FEW"), 1, 1 << 30)

@@ -11,27 +11,36 @@ from hypothesis import strategies as st
 
 from tests.properties import carry, generators, invariants
 from tests.properties.settings import CAMPAIGN, cases
-from windlass.core import cycle, state
-from windlass.core import invariants as watched
-from windlass.core.facts import Decision, Facts, Policy, Queue, Quota, Running, Unit
+from windlass.core.cycle import cycle
+from windlass.core.invariants import invariants as watched
+from windlass.core.model.types import (
+    ClusterFacts,
+    Decision,
+    Policy,
+    Queue,
+    Quota,
+    Running,
+    Workload,
+)
+from windlass.core.snapshot.snapshot import Elapsed, RunningPut, Snapshot, apply, build
 
 pytestmark = CAMPAIGN
 NOW = 100.0
 WORLDS = st.one_of(generators.facts(), generators.facts(taste=generators.BUNDLED))
 
 
-def decided(facts: Facts, now: float = NOW, policy: Policy = Policy()) -> Decision:  # noqa: B008
-    return cycle.decide(state.build(facts), now, policy)
+def decided(facts: ClusterFacts, now: float = NOW, policy: Policy = Policy()) -> Decision:  # noqa: B008
+    return cycle.decide(build(facts), now, policy)
 
 
 @cases(250, 3000)
 @given(st.data(), WORLDS, generators.policies)
 def test_every_decision_in_a_history_keeps_the_laws(
-    data: st.DataObject, facts: Facts, policy: Policy
+    data: st.DataObject, facts: ClusterFacts, policy: Policy
 ) -> None:
     """Decide, carry out, let something happen, decide again; the snapshot follows by events and
     must answer as one built fresh from the facts."""
-    snapshot = state.build(facts)
+    snapshot = build(facts)
     now = NOW
     for _ in range(data.draw(st.integers(1, 4))):
         decision = cycle.decide(snapshot, now, policy)
@@ -42,16 +51,16 @@ def test_every_decision_in_a_history_keeps_the_laws(
         assert watched.broken(snapshot, decision, now) == [], "what the live scheduler would count"
         happenings = carry.steps(facts, decision, now) + carry.members_left(after)
         facts = carry.after(facts, happenings)
-        state.apply(snapshot, happenings)
+        apply(snapshot, happenings)
         event = generators.event(facts, data.draw(st.integers(0, 1 << 32)))
         note(f"{event}")
         facts = carry.after(facts, [event])
-        state.apply(snapshot, [event])
+        apply(snapshot, [event])
         assert _same(facts, snapshot.facts())
         now += data.draw(st.sampled_from((0.0, 10.0, 1000.0)))
-        fresh = state.build(snapshot.facts(), snapshot.history)
+        fresh = build(snapshot.facts(), snapshot.history)
         for each in (snapshot, fresh):
-            state.apply(each, [state.Elapsed(now)])
+            apply(each, [Elapsed(now)])
         assert snapshot.facts().accounts == fresh.facts().accounts
         facts = dataclasses.replace(facts, accounts=fresh.facts().accounts, accounted_at=now)
     decision = cycle.decide(snapshot, now, policy)
@@ -61,34 +70,36 @@ def test_every_decision_in_a_history_keeps_the_laws(
 @cases(120, 3000)
 @given(generators.facts(), st.lists(st.integers(0, 1 << 32), min_size=1, max_size=5))
 def test_nodes_that_come_and_go_together_leave_what_counting_everything_again_finds(
-    facts: Facts, seeds: list[int]
+    facts: ClusterFacts, seeds: list[int]
 ) -> None:
     """Twice: the second time numbers shift that have shifted before, while victims are leaving."""
-    snapshot = state.build(facts)
+    snapshot = build(facts)
     for seed in seeds[:1], seeds[1:]:
         decision = cycle.decide(snapshot, NOW)
-        state.apply(snapshot, carry.steps(snapshot.facts(), decision, NOW))
+        apply(snapshot, carry.steps(snapshot.facts(), decision, NOW))
         events = [generators.node_event(snapshot.facts(), generators.dice(each)) for each in seed]
         note(f"{events}")
-        state.apply(snapshot, events)
-        again = state.build(snapshot.facts(), snapshot.history).cluster
-        for name in ("capacity", "free", "open", "price"):
+        apply(snapshot, events)
+        again = build(snapshot.facts(), snapshot.history).cluster
+        for name in ("allocatable", "free", "open", "price"):
             assert np.array_equal(getattr(snapshot.cluster, name), getattr(again, name)), name
         for name in ("compute", "memory", "mode", "used", "unlocked"):
-            assert np.array_equal(getattr(snapshot.cluster.bank, name), getattr(again.bank, name))
+            assert np.array_equal(
+                getattr(snapshot.cluster.device_table, name), getattr(again.device_table, name)
+            )
         assert repr(cycle.decide(snapshot, NOW)) == repr(_fresh(snapshot, NOW, Policy()))
 
 
-def _fresh(snapshot: state.Snapshot, now: float, policy: Policy) -> Decision:
+def _fresh(snapshot: Snapshot, now: float, policy: Policy) -> Decision:
     """What a snapshot decides that was built from the same facts just now."""
-    return cycle.decide(state.build(snapshot.facts(), snapshot.history), now, policy)
+    return cycle.decide(build(snapshot.facts(), snapshot.history), now, policy)
 
 
-def _same(one: Facts, other: Facts) -> bool:
+def _same(one: ClusterFacts, other: ClusterFacts) -> bool:
     """Equal but for the order in which things are listed."""
     return one.accounted_at == other.accounted_at and all(
         sorted(map(repr, getattr(one, field.name))) == sorted(map(repr, getattr(other, field.name)))
-        for field in dataclasses.fields(Facts)
+        for field in dataclasses.fields(ClusterFacts)
         if field.name not in ("levels", "accounted_at")
     )
 
@@ -96,7 +107,7 @@ def _same(one: Facts, other: Facts) -> bool:
 @cases(60, 2000)
 @given(WORLDS, generators.policies, st.integers(0, 1 << 30))
 def test_the_order_in_which_facts_are_listed_does_not_matter(
-    facts: Facts, policy: Policy, seed: int
+    facts: ClusterFacts, policy: Policy, seed: int
 ) -> None:
     first = decided(facts, policy=policy)
     running = carry.carry_out(facts, first, NOW)
@@ -106,8 +117,10 @@ def test_the_order_in_which_facts_are_listed_does_not_matter(
 
 
 @cases(60, 1500)
-@given(generators.facts(taste=generators.Taste(terms=False)), st.integers(0, 1 << 32))
-def test_units_that_grow_or_are_repaired_keep_every_rule(facts: Facts, seed: int) -> None:
+@given(generators.facts(taste=generators.NodeScores(terms=False)), st.integers(0, 1 << 32))
+def test_workloads_that_grow_or_are_repaired_keep_every_rule(
+    facts: ClusterFacts, seed: int
+) -> None:
     """All can use more than their least, and quotas are near: those of models, of queues above and
     of namespaces (I1 to I4). What runs grows beside newcomers; then it loses members while quotas
     change, and grows and is completed by itself."""
@@ -122,16 +135,16 @@ def test_units_that_grow_or_are_repaired_keep_every_rule(facts: Facts, seed: int
         facts = _hurt(facts)
 
 
-def _hurt(facts: Facts) -> Facts:
+def _hurt(facts: ClusterFacts) -> ClusterFacts:
     """Everybody lost a member."""
-    running = tuple(dataclasses.replace(r, seats=r.seats[1:]) for r in facts.running)
+    running = tuple(dataclasses.replace(r, pods=r.pods[1:]) for r in facts.running)
     return dataclasses.replace(facts, running=running)
 
 
-def _tight(facts: Facts, throw: generators.Dice) -> Facts:
-    def elastic(unit: Unit) -> Unit:
-        roles = (dataclasses.replace(role, most=role.least + 3) for role in unit.roles)
-        return dataclasses.replace(unit, roles=tuple(roles))
+def _tight(facts: ClusterFacts, throw: generators.Dice) -> ClusterFacts:
+    def elastic(workload: Workload) -> Workload:
+        roles = (dataclasses.replace(role, max_count=role.min_count + 3) for role in workload.roles)
+        return dataclasses.replace(workload, roles=tuple(roles))
 
     def limited(queue: Queue) -> Queue:
         amounts = {"gpu/new": 1000 * throw.randint(0, 3), "gpu": 1000 * throw.randint(1, 8)}
@@ -142,14 +155,14 @@ def _tight(facts: Facts, throw: generators.Dice) -> Facts:
         facts,
         queues=tuple(map(limited, facts.queues)),
         waiting=tuple(map(elastic, facts.waiting)),
-        running=tuple(dataclasses.replace(r, unit=elastic(r.unit)) for r in facts.running),
+        running=tuple(dataclasses.replace(r, workload=elastic(r.workload)) for r in facts.running),
         quotas=(Quota("team", "tight", {"pods": throw.randint(2, 12)}),),
     )
 
 
 @cases(120, 2000)
 @given(WORLDS)
-def test_a_decision_that_was_carried_out_is_a_fixpoint(facts: Facts) -> None:
+def test_a_decision_that_was_carried_out_is_a_fixpoint(facts: ClusterFacts) -> None:
     """Nobody is stopped again, and again, for the same reason (five more rounds)."""
     for round_number in range(12):
         decision = decided(facts)
@@ -163,11 +176,13 @@ def test_a_decision_that_was_carried_out_is_a_fixpoint(facts: Facts) -> None:
 @cases(120, 2000)
 @given(
     st.one_of(
-        generators.facts(taste=generators.Taste(terms=False)),
+        generators.facts(taste=generators.NodeScores(terms=False)),
         generators.facts(taste=generators.BUNDLED),
     )
 )
-def test_who_is_told_there_is_no_room_would_not_fit_alone_either(facts: Facts) -> None:
+def test_a_workload_that_is_refused_for_capacity_would_not_fit_alone_either(
+    facts: ClusterFacts,
+) -> None:
     """What was remembered about others of the same kind must be true of this one (I11, I12)."""
     policy = Policy(reclaim=False, preempt=False, grow=False)
     quiet = dataclasses.replace(
@@ -180,12 +195,12 @@ def test_who_is_told_there_is_no_room_would_not_fit_alone_either(facts: Facts) -
             continue
         if not verdict.resolved:
             continue
-        only = tuple(unit for unit in after.waiting if unit.key == verdict.unit)
+        only = tuple(workload for workload in after.waiting if workload.key == verdict.workload)
         alone = decided(dataclasses.replace(after, waiting=only), policy=policy)
         assert not alone.placements, f"{verdict}\n{alone.placements}"
         said, tells_amounts = alone.verdicts[0], verdict.reason == "WaitingForCapacity"
         if verdict.reason == "WaitingForTopology":
-            tells_amounts = any(role.bundle for unit in only for role in unit.roles)
+            tells_amounts = any(role.bundle for workload in only for role in workload.roles)
         # What is missing in amounts was so much when it was said: others started since.
         if said.reason == verdict.reason and not tells_amounts:
             assert said.message == verdict.message
@@ -193,45 +208,47 @@ def test_who_is_told_there_is_no_room_would_not_fit_alone_either(facts: Facts) -
 
 @cases(60, 1500)
 @given(st.data(), generators.facts())
-def test_events_that_come_twice_change_nothing(data: st.DataObject, facts: Facts) -> None:
+def test_events_that_come_twice_change_nothing(data: st.DataObject, facts: ClusterFacts) -> None:
     """After a crash the same things are told again (I13)."""
     decision = decided(facts)
     happenings = carry.steps(facts, decision, NOW)
-    once = state.apply(state.build(facts), happenings)
+    once = apply(build(facts), happenings)
     event = generators.event(once.facts(), data.draw(st.integers(0, 1 << 32)))
-    twice = state.apply(state.build(facts), [*happenings, *happenings])
-    state.apply(once, [event])
-    state.apply(twice, [event, event])
+    twice = apply(build(facts), [*happenings, *happenings])
+    apply(once, [event])
+    apply(twice, [event, event])
     assert repr(cycle.decide(once, NOW)) == repr(cycle.decide(twice, NOW))
     found: dict[str, set[str]] = {}
     for key, running in twice.running.items():
-        for seat in running.seats:
-            found.setdefault(seat.node, set()).add(key)
-    assert {node: set(units) for node, units in twice.there.items() if units} == found
+        for pod in running.pods:
+            found.setdefault(pod.node, set()).add(key)
+    assert {
+        node: set(workloads) for node, workloads in twice.workloads_on.items() if workloads
+    } == found
 
 
 @cases(60, 1500)
-@given(st.data(), generators.facts(taste=generators.Taste(terms=False)))
-def test_a_gang_that_lost_a_member_is_completed_before_anybody_starts(
-    data: st.DataObject, facts: Facts
+@given(st.data(), generators.facts(taste=generators.NodeScores(terms=False)))
+def test_a_gang_that_lost_a_pod_is_completed_before_any_workload_starts(
+    data: st.DataObject, facts: ClusterFacts
 ) -> None:
     """Where no quota forbids it, the gang gets its room back, however many wait (I14)."""
     policy = Policy(grow=False, preempt=False, reclaim=False)
     free = tuple(dataclasses.replace(q, guarantee={}, limit={}, lend={}) for q in facts.queues)
     facts = dataclasses.replace(facts, queues=free, quotas=())
     after = carry.carry_out(facts, decided(facts, policy=policy), NOW)
-    gangs = [r for r in after.running if r.unit.gang and not r.leaving and _has_its_least(r)]
+    gangs = [r for r in after.running if r.workload.gang and not r.leaving and _has_its_least(r)]
     if not gangs:
         return
     broken = data.draw(st.sampled_from(gangs))
-    lost = dataclasses.replace(broken, seats=broken.seats[1:])
-    damaged = carry.after(after, [state.Holds(lost)])
+    lost = dataclasses.replace(broken, pods=broken.pods[1:])
+    damaged = carry.after(after, [RunningPut(lost)])
     alone = decided(dataclasses.replace(damaged, waiting=(), nominations=()), policy=policy)
     everybody = decided(dataclasses.replace(damaged, nominations=()), policy=policy)
-    repaired = [len(p.seats) for p in everybody.placements if p.unit == broken.unit.key]
-    assert repaired == [len(p.seats) for p in alone.placements if p.unit == broken.unit.key]
+    repaired = [len(p.pods) for p in everybody.placements if p.workload == broken.workload.key]
+    assert repaired == [len(p.pods) for p in alone.placements if p.workload == broken.workload.key]
     assert repaired == [1], "its room was just freed"
 
 
 def _has_its_least(running: Running) -> bool:
-    return len(running.seats) == sum(role.least for role in running.unit.roles)
+    return len(running.pods) == sum(role.min_count for role in running.workload.roles)

@@ -10,51 +10,54 @@ from hypothesis import strategies as st
 
 from tests.properties import generators, oracle
 from tests.properties.settings import CAMPAIGN, cases
-from windlass.core import cycle, state
-from windlass.core.facts import (
+from windlass.core.cycle import cycle
+from windlass.core.model.types import (
+    ClusterFacts,
     DeviceRequest,
-    Facts,
     Grant,
     Node,
+    PodAssignment,
     Queue,
     Role,
     Running,
-    Seat,
-    Unit,
+    Workload,
 )
+from windlass.core.snapshot import snapshot
 from windlass.kinds.reasons import Reason
 
 pytestmark = CAMPAIGN
 NEVER = (Reason.IMPOSSIBLE, Reason.UNSUPPORTED)
 NO_ROOM = (Reason.WAITING_FOR_CAPACITY, Reason.WAITING_FOR_TOPOLOGY, *NEVER)
-TASTE = generators.Taste(
+TASTE = generators.NodeScores(
     terms=False, odd=False, forms=(*generators.ANYTHING.forms, "twins", "twins")
 )
 TINY = st.one_of(
-    generators.facts(most_nodes=3, most_units=6, taste=taste, running=False)
+    generators.facts(most_nodes=3, most_workloads=6, taste=taste, running=False)
     for taste in (TASTE, generators.BUNDLED)
 )
 
 
-def small(unit: Unit) -> Unit:
+def small(workload: Workload) -> Workload:
     """Three members at most, so that brute force ends."""
     roles = tuple(
-        dataclasses.replace(role, least=min(role.least, 2), most=min(role.least, 2))
-        for role in unit.roles
+        dataclasses.replace(
+            role, min_count=min(role.min_count, 2), max_count=min(role.min_count, 2)
+        )
+        for role in workload.roles
     )
-    return dataclasses.replace(unit, roles=roles, queue="q", preemptible=True)
+    return dataclasses.replace(workload, roles=roles, queue="q", preemptible=True)
 
 
 @cases(250, 4000)
 @given(TINY)
-def test_no_is_only_said_where_no_assignment_exists(facts: Facts) -> None:
+def test_no_is_only_said_where_no_assignment_exists(facts: ClusterFacts) -> None:
     """Each unit alone in the empty cluster: placed if and only if brute force can place it, or
     the search gave up; impossible only if even nodes that are not open would not do."""
-    for unit in map(small, facts.waiting):
-        alone = dataclasses.replace(facts, queues=(Queue("q"),), waiting=(unit,), quotas=())
-        decision = cycle.decide(state.build(alone), 100.0)
-        note(f"{unit}\n{decision}")
-        exists = oracle.can_start(alone, unit, closed_too=False)
+    for workload in map(small, facts.waiting):
+        alone = dataclasses.replace(facts, queues=(Queue("q"),), waiting=(workload,), quotas=())
+        decision = cycle.decide(snapshot.build(alone), 100.0)
+        note(f"{workload}\n{decision}")
+        exists = oracle.can_start(alone, workload, closed_too=False)
         if decision.placements:
             assert exists, "it was placed where brute force finds no place"
             continue
@@ -63,23 +66,23 @@ def test_no_is_only_said_where_no_assignment_exists(facts: Facts) -> None:
         if verdict.resolved:
             assert not exists, f"there is room, but: {verdict.message}"
         if verdict.reason in NEVER:
-            assert not oracle.can_start(alone, unit, closed_too=True), verdict.message
+            assert not oracle.can_start(alone, workload, closed_too=True), verdict.message
 
 
 @cases(150, 3000)
 @given(TINY)
-def test_impossible_is_only_said_where_even_empty_nodes_would_not_do(facts: Facts) -> None:
+def test_impossible_is_only_said_where_even_empty_nodes_would_not_do(facts: ClusterFacts) -> None:
     """Each unit alone in front of nodes that another, as large as can be, has filled."""
-    for unit in map(small, facts.waiting):
-        world = dataclasses.replace(facts, queues=(Queue("q"),), waiting=(unit,), quotas=())
+    for workload in map(small, facts.waiting):
+        world = dataclasses.replace(facts, queues=(Queue("q"),), waiting=(workload,), quotas=())
         full = dataclasses.replace(world, running=tuple(_filling(facts)))
-        (verdict,) = cycle.decide(state.build(full), 100.0).verdicts
-        note(f"{unit}\n{verdict}")
+        (verdict,) = cycle.decide(snapshot.build(full), 100.0).verdicts
+        note(f"{workload}\n{verdict}")
         if verdict.reason in NEVER:
-            assert not oracle.can_start(world, unit, closed_too=True), verdict.message
+            assert not oracle.can_start(world, workload, closed_too=True), verdict.message
 
 
-def _filling(facts: Facts) -> Iterator[Running]:
+def _filling(facts: ClusterFacts) -> Iterator[Running]:
     """Whoever holds all of a node, down to its last device."""
     for node in facts.nodes:
         grants = tuple(
@@ -87,8 +90,8 @@ def _filling(facts: Facts) -> Iterator[Running]:
         )
         devices = (DeviceRequest("gpu", len(grants)),) if grants else ()
         role = Role("all", 1, 1, {**node.allocatable}, devices)
-        seats = (Seat("all", 0, node.name, grants),)
-        yield Running(Unit(f"fills-{node.name}", "q", (role,), preemptible=False), seats, 0.0)
+        pods = (PodAssignment("all", 0, node.name, grants),)
+        yield Running(Workload(f"fills-{node.name}", "q", (role,), preemptible=False), pods, 0.0)
 
 
 @cases(150, 4000)
@@ -98,21 +101,21 @@ def test_shares_need_at_most_seventeen_tenths_of_the_fewest_devices_and_one(
 ) -> None:
     """Placed one after another as they come, tightest device first: the bound of best fit."""
     nodes = tuple(_device_node(i) for i in range(len(sizes)))
-    units = tuple(
-        Unit(f"u{i:02}", "q", (Role("w", 1, 1, {}, (DeviceRequest("gpu", compute=size),)),),
+    workloads = tuple(
+        Workload(f"u{i:02}", "q", (Role("w", 1, 1, {}, (DeviceRequest("gpu", compute=size),)),),
              submitted=float(i))
         for i, size in enumerate(sizes)
     )  # fmt: skip
-    facts = Facts(nodes=nodes, queues=(Queue("q"),), waiting=units)
-    decision = cycle.decide(state.build(facts), 100.0)
+    facts = ClusterFacts(nodes=nodes, queues=(Queue("q"),), waiting=workloads)
+    decision = cycle.decide(snapshot.build(facts), 100.0)
     assert len(decision.placements) == len(sizes)
-    used = {seat.node for placement in decision.placements for seat in placement.seats}
+    used = {pod.node for placement in decision.placements for pod in placement.pods}
     assert 10 * len(used) <= 17 * _fewest(sizes) + 10
 
 
 def _device_node(number: int) -> Node:
     device = dataclasses.replace(
-        generators.device_set(generators.dice("share", 7), generators.Taste(odd=False))[0],
+        generators.device_set(generators.dice("share", 7), generators.NodeScores(odd=False))[0],
         id="g0", forms=frozenset(("share",)), compute=1000, memory=0,
     )  # fmt: skip
     return Node(f"n{number:02}", {"cpu": 1000}, (device,))

@@ -14,9 +14,9 @@ import pytest
 
 from tests.properties import packing_oracle as oracle
 from tests.properties.settings import CAMPAIGN, SOAK
-from windlass.core import choosing
-from windlass.core.cluster import Cluster
-from windlass.core.facts import Grant
+from windlass.core.cluster import device_allocation
+from windlass.core.cluster.cluster import Cluster
+from windlass.core.model.types import Grant
 
 pytestmark = CAMPAIGN
 
@@ -132,11 +132,11 @@ def test_as_many_partitions_of_one_profile_are_granted_as_were_counted() -> None
             occupy(cluster, throw)
         role = oracle.partition(throw.choice(oracle.A100)).role
         shape = cluster.shape_of(role)
-        count = int(cluster.caps(shape)[0])
+        count = int(cluster.pod_capacity(shape)[0])
         grants = cluster.take(shape, 0, count)
         assert grants is not None
         assert len(grants) == count
-        assert int(cluster.caps(shape)[0]) == 0
+        assert int(cluster.pod_capacity(shape)[0]) == 0
 
 
 def occupy(cluster: Cluster, throw: random.Random) -> None:
@@ -144,6 +144,8 @@ def occupy(cluster: Cluster, throw: random.Random) -> None:
     profile, device = throw.choice(oracle.A100), throw.choice(cluster.nodes[0].devices)
     start = throw.choice(profile.starts)
     grant = Grant(device.id, "partition", profile.compute, 0, 0, profile.name, start)
-    j = cluster.bank.place[0][device.id]
-    if not int(cluster.bank.used[0, j]) & choosing.occupied(device, profile.name, start):
-        cluster.bank.move(0, [grant], -1)
+    j = cluster.device_table.place[0][device.id]
+    if not int(cluster.device_table.used[0, j]) & device_allocation.occupied(
+        device, profile.name, start
+    ):
+        cluster.device_table.move(0, [grant], -1)

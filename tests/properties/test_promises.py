@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from tests.properties.settings import CAMPAIGN, cases
 from tests.unit.sim.building import job, scenario
-from windlass.core.facts import Queue
+from windlass.core.model.types import Queue
 from windlass.sim import compare, engine
-from windlass.sim.measures import Outcome
+from windlass.sim.metrics.metrics import Outcome
+from windlass.sim.policy_grid import ORDERS, Variant
 from windlass.sim.scenario import Costs, Scenario
-from windlass.sim.variants import ORDERS, Variant
 
 pytestmark = CAMPAIGN
 AT_ONCE = Costs(grace=0.0, checkpoint=200.0, restart=0.0)
@@ -23,36 +23,40 @@ AT_ONCE = Costs(grace=0.0, checkpoint=200.0, restart=0.0)
 @example(59, True)
 @example(510511, True)  # a checkpoint that rounding put before now was due for ever
 @given(st.integers(0, 1 << 32), st.booleans())
-def test_a_promised_start_is_kept_unless_somebody_with_the_right_passes(
+def test_a_reserved_start_is_kept_unless_an_entitled_workload_passes(
     seed: int, preempt: bool
 ) -> None:
     """Units run as long as they say, or shorter; nobody passes a promise but who could stop it."""
     played = _random_scenario(seed)
     variant = Variant(preempt=preempt)
     checker = compare.checker_for(played, variant, again=0)
-    assert checker.promises is not None
+    assert checker.reservation_check is not None
     outcome = engine.run(played, variant, checker=checker)
     # Who lost its place in a strict queue waits behind a head that can never start.
     strict = {queue.name for queue in played.facts.queues if queue.strict}
-    shut = {r.job.unit.queue for r in outcome.records if not _can_run(r)} & strict
+    shut = {r.job.workload.queue for r in outcome.records if not _can_run(r)} & strict
     for record in outcome.records:
-        assert record.end is not None or not _can_run(record) or record.job.unit.queue in shut
+        assert record.end is not None or not _can_run(record) or record.job.workload.queue in shut
 
 
 @cases(40, 1000)
 @example(19786, "lifo")  # a promise that got other devices was still seen on its old ones
 @given(st.integers(0, 1 << 32), st.sampled_from(ORDERS))
-def test_among_equals_of_one_queue_nobody_ever_starts_after_its_promise(
+def test_among_equals_of_one_queue_no_workload_starts_after_its_reservation(
     seed: int, order: str
 ) -> None:
     outcome = _alike(seed, order)
-    late = [r for r in outcome.records if r.promised is not None and r.first_start > r.promised]
+    late = [
+        r
+        for r in outcome.records
+        if r.reserved_start is not None and r.first_start > r.reserved_start
+    ]
     assert not late
 
 
 def _alike(seed: int, order: str) -> Outcome:
     chance = random.Random(seed)
-    queue = Queue("default", order=order, reserve=chance.choice((1, 1, 2, 4)))  # type: ignore[arg-type]
+    queue = Queue("default", order=order, reserve=chance.choice((1, 1, 2, 4)))
     played = scenario(
         *(_random_job(chance, number, ("default",), (50,)) for number in range(18)),
         nodes=3, queues=(queue,), costs=AT_ONCE,
@@ -76,7 +80,7 @@ def _random_scenario(seed: int) -> Scenario:
             limit=chance.choice(({}, {}, {"gpu": 24000})),
             lend=chance.choice(({}, {}, {"gpu": 4000})),
             weight=chance.choice((1, 2)),
-            order=chance.choice(ORDERS),  # type: ignore[arg-type]
+            order=chance.choice(ORDERS),
             strict=chance.random() < 0.25,
             reserve=chance.choice((1, 1, 2, 3)),
             min_runtime=chance.choice((0.0, 60.0)),
@@ -95,7 +99,7 @@ def _random_scenario(seed: int) -> Scenario:
 
 def _random_job(
     chance: random.Random, number: int, queues: tuple[str, ...], priorities: tuple[int, ...]
-):  # type: ignore[no-untyped-def]
+):
     members = chance.choice((1, 1, 1, 2, 3))
     lasts = float(chance.choice((5, 60, 600, 3600)))
     return job(

@@ -14,32 +14,36 @@ from hypothesis import strategies as st
 
 from tests.properties import carry, generators, invariants
 from tests.properties.settings import CAMPAIGN, cases
-from windlass.core import cycle, models, state
-from windlass.core.facts import (
+from windlass.core.cycle import cycle
+from windlass.core.model.types import (
+    ClusterFacts,
     Decision,
     DeviceRequest,
     Eviction,
-    Facts,
     Node,
+    Nomination,
+    Placement,
+    PodAssignment,
     Policy,
     Queue,
     Role,
     Running,
-    Seat,
-    Unit,
+    Workload,
 )
+from windlass.core.quota import device_models
+from windlass.core.snapshot.snapshot import WaitingPut, WorkloadGone, apply, build
 
 pytestmark = CAMPAIGN
 NOW = 1000.0
-CROWDED = generators.Taste(terms=False, odd=False, forms=("none", "whole", "whole", "share"))
+CROWDED = generators.NodeScores(terms=False, odd=False, forms=("none", "whole", "whole", "share"))
 
 
-def crowded(taste: generators.Taste = CROWDED) -> st.SearchStrategy[Facts]:
+def crowded(taste: generators.NodeScores = CROWDED) -> st.SearchStrategy[ClusterFacts]:
     """A cluster that lower priorities and borrowers have filled, and newcomers with rights."""
-    return st.builds(_crowd, st.integers(0, 1 << 32), st.just(taste))
+    return st.builds(_pod_index, st.integers(0, 1 << 32), st.just(taste))
 
 
-def _crowd(seed: int, taste: generators.Taste) -> Facts:
+def _pod_index(seed: int, taste: generators.NodeScores) -> ClusterFacts:
     throw = generators.dice(seed, "crowd")
     queues = (
         Queue("a", guarantee={"gpu": 4000, "cpu": 8000}),
@@ -52,32 +56,32 @@ def _crowd(seed: int, taste: generators.Taste) -> Facts:
         for i in range(throw.randint(2, 4))
     )
     early = tuple(
-        dataclasses.replace(_unit(seed, i, taste), queue="b", priority=10, preemptible=True)
+        dataclasses.replace(_workload(seed, i, taste), queue="b", priority=10, preemptible=True)
         for i in range(8)
     )
-    facts = Facts(nodes, queues, waiting=early, levels=generators.LEVELS)
-    after = carry.carry_out(facts, cycle.decide(state.build(facts), 0.0), 0.0)
+    facts = ClusterFacts(nodes, queues, waiting=early, levels=generators.LEVELS)
+    after = carry.carry_out(facts, cycle.decide(build(facts), 0.0), 0.0)
     late = tuple(
-        dataclasses.replace(_unit(seed, i, taste), priority=throw.choice((10, 50, 90)))
+        dataclasses.replace(_workload(seed, i, taste), priority=throw.choice((10, 50, 90)))
         for i in range(8, 8 + throw.randint(1, 4))
     )
     return dataclasses.replace(after, waiting=late, reservations=())
 
 
-def rushed() -> st.SearchStrategy[Facts]:
+def rushed() -> st.SearchStrategy[ClusterFacts]:
     """Queue b starts more in the very decision in which queue a has a right to room."""
     return st.builds(_rush, st.integers(0, 1 << 32))
 
 
-def _rush(seed: int) -> Facts:
+def _rush(seed: int) -> ClusterFacts:
     """The first of queue a is too large for its guarantee, so b has a turn before the others of a,
     who are inside; half of what b starts cannot be stopped once it runs."""
-    crowd, throw = _crowd(seed, CROWDED), generators.dice(seed, "rush")
+    pod_index, throw = _pod_index(seed, CROWDED), generators.dice(seed, "rush")
 
-    def plain(key: str, queue: str, most: int, **more: Any) -> Unit:
+    def plain(key: str, queue: str, most: int, **more: Any) -> Workload:
         members, devices = throw.randint(1, most), DeviceRequest("gpu", throw.choice((1, 1, 2)))
         role = Role("worker", members, members, {"cpu": 500}, (devices,))
-        return Unit(key, queue, (role,), **more)
+        return Workload(key, queue, (role,), **more)
 
     wide = Role("worker", 9, 9, {"cpu": 500}, (DeviceRequest("gpu"),))
     late = [plain(f"mine{i}", "a", 2) for i in range(throw.randint(1, 3))]
@@ -86,54 +90,54 @@ def _rush(seed: int) -> Facts:
         for i in range(throw.randint(1, 3))
     ]
     return dataclasses.replace(
-        crowd,
-        running=tuple(each for each in crowd.running if throw.one_in(2)),
-        waiting=(Unit("wide", "a", (wide,), priority=90), *late),
+        pod_index,
+        running=tuple(each for each in pod_index.running if throw.one_in(2)),
+        waiting=(Workload("wide", "a", (wide,), priority=90), *late),
     )
 
 
-def _unit(seed: int, number: int, taste: generators.Taste) -> Unit:
-    return generators.unit(
+def _workload(seed: int, number: int, taste: generators.NodeScores) -> Workload:
+    return generators.workload(
         f"u{number:02}", ("a", "b"), generators.dice(seed, "unit", number), taste
     )
 
 
 @cases(180, 3000)
 @given(st.one_of(crowded(), crowded(generators.BUNDLED)))
-def test_nobody_is_stopped_who_could_have_been_spared(facts: Facts) -> None:
+def test_no_victim_could_have_been_reprieved(facts: ClusterFacts) -> None:
     """With any one unit back that was stopped whole, the gainer does not fit (I6). Units that
     accept several models are left out: a better model may cost more victims."""
-    for unit in facts.waiting:
-        if len(models.in_turn(unit)) > 1:
+    for workload in facts.waiting:
+        if len(device_models.in_turn(workload)) > 1:
             continue
-        alone = dataclasses.replace(facts, waiting=(unit,))
-        decision = cycle.decide(state.build(alone), NOW)
+        alone = dataclasses.replace(facts, waiting=(workload,))
+        decision = cycle.decide(build(alone), NOW)
         note(f"{decision}")
         if not decision.evictions:
             continue
-        members = {running.unit.key: len(running.seats) for running in facts.running}
+        members = {running.workload.key: len(running.pods) for running in facts.running}
         for spared in decision.evictions:
             others = [e for e in decision.evictions if e is not spared]
-            if len(spared.seats) == members[spared.unit]:
-                assert not _starts(_left(alone, others), unit), f"{spared} was not needed"
-        assert _starts(_left(alone, decision.evictions), unit), "what was stopped does not do"
+            if len(spared.pods) == members[spared.workload]:
+                assert not _starts(_left(alone, others), workload), f"{spared} was not needed"
+        assert _starts(_left(alone, decision.evictions), workload), "what was stopped does not do"
 
 
 @cases(60, 1500)
 @given(crowded(), st.integers(0, 1 << 30))
 def test_where_room_is_being_made_the_order_of_facts_does_not_matter(
-    facts: Facts, seed: int
+    facts: ClusterFacts, seed: int
 ) -> None:
     """Several may hold room that comes free at different times, some of it not at all (I10)."""
-    after = carry.carry_out(facts, cycle.decide(state.build(facts), NOW), NOW)
+    after = carry.carry_out(facts, cycle.decide(build(facts), NOW), NOW)
     left = carry.after(after, carry.members_left(after)[::2])
     for each in (facts, after, left):
         mixed = generators.shuffled(each, random.Random(seed))
-        found = repr(cycle.decide(state.build(each), NOW))
-        assert found == repr(cycle.decide(state.build(mixed), NOW))
+        found = repr(cycle.decide(build(each), NOW))
+        assert found == repr(cycle.decide(build(mixed), NOW))
 
 
-def _guarantee(facts: Facts, name: str) -> dict[str, int]:
+def _guarantee(facts: ClusterFacts, name: str) -> dict[str, int]:
     """What is granted to a queue: if there is less than all guarantees together, they are granted
     one after another, the heavier queue first, and the last in whole devices."""
     has = Counter[str]()
@@ -149,41 +153,45 @@ def _guarantee(facts: Facts, name: str) -> dict[str, int]:
     return found
 
 
-def _left(facts: Facts, evictions: object) -> Facts:
+def _left(facts: ClusterFacts, evictions: object) -> ClusterFacts:
     """The facts when these members, and only they, have gone."""
     gone: dict[str, set[tuple[str, int]]] = {}
     for each in evictions:  # type: ignore[attr-defined]
-        gone.setdefault(each.unit, set()).update(each.seats)
+        gone.setdefault(each.workload, set()).update(each.pods)
     running = []
     for each in facts.running:
-        seats = tuple(s for s in each.seats if (s.role, s.index) not in gone.get(each.unit.key, ()))
-        if seats:
-            running.append(dataclasses.replace(each, seats=seats))
+        pods = tuple(
+            s for s in each.pods if (s.role, s.index) not in gone.get(each.workload.key, ())
+        )
+        if pods:
+            running.append(dataclasses.replace(each, pods=pods))
     return dataclasses.replace(facts, running=tuple(running))
 
 
-def _starts(facts: Facts, unit: Unit) -> bool:
+def _starts(facts: ClusterFacts, workload: Workload) -> bool:
     policy = Policy(reclaim=False, preempt=False, grow=False)
-    decision = cycle.decide(state.build(facts), NOW, policy)
-    return unit.key in {placement.unit for placement in decision.placements}
+    decision = cycle.decide(build(facts), NOW, policy)
+    return workload.key in {placement.workload for placement in decision.placements}
 
 
 @cases(120, 3000)
 @given(st.one_of(crowded(), rushed()))
-def test_other_queues_take_back_only_what_was_borrowed(facts: Facts) -> None:
+def test_other_queues_take_back_only_what_was_borrowed(facts: ClusterFacts) -> None:
     """What others take leaves a queue its guarantee, or what it held before if that was less, in a
-    resource that the preemptor is guaranteed (I8, docs/sharing.md G3). Who starts in the same
-    decision or is promised room counts. One gang may go beyond that, since it goes whole, if it ran
-    long enough (G4)."""
-    decision = cycle.decide(state.build(facts), NOW)
+    resource that the preemptor is guaranteed (I8, docs/reference/sharing.md G3). Who starts in the
+    same decision or is promised room counts. One gang may go beyond that, since it goes whole,
+    if it ran long enough (G4)."""
+    decision = cycle.decide(build(facts), NOW)
     note(f"{decision}")
     invariants.check(facts, decision, carry.carry_out(facts, decision, NOW))
-    running = {each.unit.key: each for each in facts.running}
+    running = {each.workload.key: each for each in facts.running}
     taken: dict[str, list[tuple[Running, Counter[str]]]] = {}
     for eviction in _taken_back(facts, decision):
-        victim = running[eviction.unit]
-        gone = tuple(s for s in victim.seats if (s.role, s.index) in eviction.seats)
-        taken.setdefault(victim.unit.queue, []).append((victim, _amounts(facts, victim.unit, gone)))
+        victim = running[eviction.workload]
+        gone = tuple(s for s in victim.pods if (s.role, s.index) in eviction.pods)
+        taken.setdefault(victim.workload.queue, []).append(
+            (victim, _amounts(facts, victim.workload, gone))
+        )
     for queue, pieces in taken.items():
         before = invariants.held_by(facts, queue)
         left = before + _coming(facts, decision, queue)
@@ -197,127 +205,136 @@ def test_other_queues_take_back_only_what_was_borrowed(facts: Facts) -> None:
         ), f"{queue} held {before}, is left {left} of {guarantee}"
 
 
-def _taken_back(facts: Facts, decision: Decision) -> Iterator[Eviction]:
+def _taken_back(facts: ClusterFacts, decision: Decision) -> Iterator[Eviction]:
     """Evictions for units of other queues."""
-    queue_of = {u.key: u.queue for u in (*facts.waiting, *(r.unit for r in facts.running))}
+    queue_of = {u.key: u.queue for u in (*facts.waiting, *(r.workload for r in facts.running))}
     for each in decision.evictions:
-        if queue_of[each.unit] != queue_of[each.gainer]:
+        if queue_of[each.workload] != queue_of[each.preemptor]:
             yield each
 
 
-def _coming(facts: Facts, decision: Decision, queue: str) -> Counter[str]:
+def _coming(facts: ClusterFacts, decision: Decision, queue: str) -> Counter[str]:
     """What starts in a queue, grows there or is promised room, beyond what goes for it there."""
-    units = {u.key: u for u in (*facts.waiting, *(r.unit for r in facts.running))}
-    running = {each.unit.key: each for each in facts.running}
+    workloads = {u.key: u for u in (*facts.waiting, *(r.workload for r in facts.running))}
+    running = {each.workload.key: each for each in facts.running}
     total = Counter[str]()
-    for each in (*decision.placements, *decision.nominations):
-        if units[each.unit].queue == queue:
-            more = _amounts(facts, units[each.unit], each.seats)
+    coming: list[Placement | Nomination] = [*decision.placements, *decision.nominations]
+    for each in coming:
+        if workloads[each.workload].queue == queue:
+            more = _amounts(facts, workloads[each.workload], each.pods)
             for own in decision.evictions:
-                if own.gainer == each.unit and units[own.unit].queue == queue:
-                    gone = running[own.unit]
-                    seats = tuple(s for s in gone.seats if (s.role, s.index) in own.seats)
-                    more.subtract(_amounts(facts, gone.unit, seats))
+                if own.preemptor == each.workload and workloads[own.workload].queue == queue:
+                    gone = running[own.workload]
+                    pods = tuple(s for s in gone.pods if (s.role, s.index) in own.pods)
+                    more.subtract(_amounts(facts, gone.workload, pods))
             total.update(+more)
     return total
 
 
-def _amounts(facts: Facts, unit: Unit, seats: tuple[Seat, ...]) -> Counter[str]:
-    alone = dataclasses.replace(facts, running=(Running(unit, seats, NOW),))
-    return Counter(invariants.held_by(alone, unit.queue))
+def _amounts(
+    facts: ClusterFacts, workload: Workload, pods: tuple[PodAssignment, ...]
+) -> Counter[str]:
+    alone = dataclasses.replace(facts, running=(Running(workload, pods, NOW),))
+    return Counter(invariants.held_by(alone, workload.queue))
 
 
 @cases(180, 3000)
 @given(rushed())
-def test_nobody_inside_goes_where_withholding_a_start_would_do(facts: Facts) -> None:
+def test_no_workload_within_its_guarantee_is_evicted_where_a_retraction_suffices(
+    facts: ClusterFacts,
+) -> None:
     """Of a queue that held no more than its guarantee, the least of a unit goes only because of one
     that starts in the same decision. If without that start, and with all others, the gainer fits,
     the start is what should not be. Surplus is on call, also for starts of its own queue."""
-    decision = cycle.decide(state.build(facts), NOW)
+    decision = cycle.decide(build(facts), NOW)
     note(f"{decision}")
     after = carry.carry_out(facts, decision, NOW)
     stays = [dataclasses.replace(each, leaving=()) for each in after.running]
-    units = {unit.key: unit for unit in facts.waiting}
+    workloads = {workload.key: workload for workload in facts.waiting}
     for eviction in _taken_back(facts, decision):
-        victim = next(each for each in facts.running if each.unit.key == eviction.unit)
-        held, guarantee = (f(facts, victim.unit.queue) for f in (invariants.held_by, _guarantee))
+        victim = next(each for each in facts.running if each.workload.key == eviction.workload)
+        held, guarantee = (
+            f(facts, victim.workload.queue) for f in (invariants.held_by, _guarantee)
+        )
         above = any(held[r] > guarantee[r] for r in guarantee)
-        if above or len(eviction.seats) < len(victim.seats):
+        if above or len(eviction.pods) < len(victim.pods):
             continue
-        if _others_are_promised(decision, eviction.gainer):
+        if _others_are_promised(decision, eviction.preemptor):
             continue
-        for started in {each.unit for each in decision.placements} & units.keys():
-            start, gainer = units[started], units[eviction.gainer]
-            if start.queue == victim.unit.queue and start.priority <= victim.unit.priority:
-                running = tuple(each for each in stays if each.unit.key != started)
-                alone = dataclasses.replace(facts, running=running, waiting=(gainer,))
-                assert not _starts(alone, gainer), f"{eviction}: {started} need not start"
+        for started in {each.workload for each in decision.placements} & workloads.keys():
+            start, preemptor = workloads[started], workloads[eviction.preemptor]
+            if start.queue == victim.workload.queue and start.priority <= victim.workload.priority:
+                running = tuple(each for each in stays if each.workload.key != started)
+                alone = dataclasses.replace(facts, running=running, waiting=(preemptor,))
+                assert not _starts(alone, preemptor), f"{eviction}: {started} need not start"
 
 
-def _others_are_promised(decision: Decision, gainer: str) -> bool:
+def _others_are_promised(decision: Decision, preemptor: str) -> bool:
     """Then room may be kept from it that it finds when it is alone."""
-    return any(each.unit != gainer for each in decision.reservations)
+    return any(each.workload != preemptor for each in decision.reservations)
 
 
 @cases(100, 2500)
 @given(rushed())
-def test_what_starts_is_not_taken_back_by_the_next_decision(facts: Facts) -> None:
+def test_what_starts_is_not_taken_back_by_the_next_decision(facts: ClusterFacts) -> None:
     """Nothing happened between the two, so no queue has a right that it did not have (I7), and
     nobody finds room who did not. But what is promised binds all who come after it in that
     decision, and only some in the next."""
     calm = Policy(grow=False)
-    decision = cycle.decide(state.build(facts), NOW, calm)
+    decision = cycle.decide(build(facts), NOW, calm)
     note(f"{decision}")
     after = carry.carry_out(facts, decision, NOW)
-    again = cycle.decide(state.build(after), NOW, calm)
+    again = cycle.decide(build(after), NOW, calm)
     for eviction in _taken_back(after, again):
-        assert _others_are_promised(decision, eviction.gainer), f"{eviction} comes late"
-    waited = {unit.key for unit in facts.waiting} - {each.unit for each in decision.nominations}
+        assert _others_are_promised(decision, eviction.preemptor), f"{eviction} comes late"
+    waited = {workload.key for workload in facts.waiting} - {
+        each.workload for each in decision.nominations
+    }
     for placement in again.placements:
-        if placement.unit in waited:
-            assert _others_are_promised(decision, placement.unit), f"{placement} comes late"
+        if placement.workload in waited:
+            assert _others_are_promised(decision, placement.workload), f"{placement} comes late"
 
 
 @cases(100, 2500)
 @given(st.integers(0, 1 << 32), st.integers(2, 14), st.sampled_from(("fifo", "lifo", "shortest")))
-def test_a_promised_start_is_kept_when_everybody_ends_on_time(
+def test_a_reserved_start_is_kept_when_all_workloads_end_on_time(
     seed: int, count: int, order: str
 ) -> None:
     """One queue, honest runtimes, units that come over time (I9)."""
     throw = generators.dice(seed, "promises")
     nodes = tuple(Node(f"n{i}", {"cpu": 1000 * throw.randint(1, 4)}) for i in range(4))
-    queue = Queue("q", order=order, reserve=throw.randint(1, 3))  # type: ignore[arg-type]
+    queue = Queue("q", order=order, reserve=throw.randint(1, 3))
     coming = []
     for i in range(count):
         members, cpu = throw.choice((1, 1, 2, 3, 4)), throw.choice((500, 1000, 2000))
-        unit = Unit(
+        workload = Workload(
             f"u{i:02}", "q", (Role("w", members, members, {"cpu": cpu}),),
             submitted=float(throw.randint(0, 60)), expected=float(throw.choice((10, 30, 100))),
         )  # fmt: skip
-        coming.append(unit)
-    _live(Facts(nodes, (queue,)), coming)
+        coming.append(workload)
+    _live(ClusterFacts(nodes, (queue,)), coming)
 
 
-def _live(facts: Facts, coming: list[Unit]) -> None:
+def _live(facts: ClusterFacts, coming: list[Workload]) -> None:
     """Lets time pass from event to event; promises are held against what happens."""
-    snapshot = state.build(facts)
+    snapshot = build(facts)
     promised: dict[str, float] = {}
-    moments = sorted({unit.submitted for unit in coming})
+    moments = sorted({workload.submitted for workload in coming})
     ends: list[tuple[float, str]] = []
     while moments:
         now = heapq.heappop(moments)
-        gone = [state.Gone(key) for end, key in ends if end <= now]
+        gone = [WorkloadGone(key) for end, key in ends if end <= now]
         ends = [(end, key) for end, key in ends if end > now]
-        fresh = [state.Waits(unit) for unit in coming if unit.submitted == now]
-        state.apply(snapshot, [*gone, *fresh])
-        coming = [unit for unit in coming if unit.submitted != now]
+        fresh = [WaitingPut(workload) for workload in coming if workload.submitted == now]
+        apply(snapshot, [*gone, *fresh])
+        coming = [workload for workload in coming if workload.submitted != now]
         decision = cycle.decide(snapshot, now)
         _hold_to_promises(decision, promised, now)
         for placement in decision.placements:
-            end = now + (snapshot.waiting[placement.unit].expected or 0.0)
-            ends.append((end, placement.unit))
-        state.apply(snapshot, carry.steps(snapshot.facts(), decision, now))
-        later = {end for end, _ in ends} | {unit.submitted for unit in coming}
+            end = now + (snapshot.waiting[placement.workload].expected or 0.0)
+            ends.append((end, placement.workload))
+        apply(snapshot, carry.steps(snapshot.facts(), decision, now))
+        later = {end for end, _ in ends} | {workload.submitted for workload in coming}
         moments = sorted(each for each in {*moments, *later} if each > now)
         if decision.wake_at is not None and snapshot.waiting:
             heapq.heappush(moments, decision.wake_at)
@@ -325,10 +342,10 @@ def _live(facts: Facts, coming: list[Unit]) -> None:
 
 def _hold_to_promises(decision: Decision, promised: dict[str, float], now: float) -> None:
     for placement in decision.placements:
-        due = promised.pop(placement.unit, None)
-        assert due is None or now <= due, f"{placement.unit} was promised {due}, starts {now}"
+        due = promised.pop(placement.workload, None)
+        assert due is None or now <= due, f"{placement.workload} was promised {due}, starts {now}"
     for reservation in decision.reservations:
-        known = promised.get(reservation.unit, reservation.start)
-        promised[reservation.unit] = min(known, reservation.start)
+        known = promised.get(reservation.workload, reservation.start)
+        promised[reservation.workload] = min(known, reservation.start)
     for key, due in promised.items():
         assert due >= now, f"{key} was promised {due} and still waits at {now}"

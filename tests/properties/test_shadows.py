@@ -20,22 +20,28 @@ from hypothesis import strategies as st
 
 from tests.properties import carry, generators
 from tests.properties.settings import CAMPAIGN, cases
-from windlass.core import cycle, place, shadows, state
-from windlass.core.cluster import Cluster
-from windlass.core.cycle import Cycle
-from windlass.core.facts import (
+from windlass.core.cluster.cluster import Cluster
+from windlass.core.cycle import cycle
+from windlass.core.cycle.cycle import Cycle
+from windlass.core.decision import shadows
+from windlass.core.decision.state import DecisionState
+from windlass.core.model import pod_sets
+from windlass.core.model.types import (
+    ClusterFacts,
     Decision,
     Device,
     DeviceRequest,
-    Facts,
     Node,
+    PodAssignment,
     Policy,
     Queue,
     Role,
-    Seat,
     Topology,
-    Unit,
+    Workload,
 )
+from windlass.core.placement import gang_placement
+from windlass.core.reservation import commit
+from windlass.core.snapshot.snapshot import Event, Snapshot, WaitingPut, WorkloadGone, apply, build
 
 pytestmark = CAMPAIGN
 HONEST = Policy(unknown_runtime="never", grow=False)
@@ -48,9 +54,7 @@ FORMS = frozenset(("whole", "share", "ratio", "partition"))
 @example(7, 13)  # a start that was withheld left its mark where it would have been
 @example(274, 11)  # two that start together both moved, and one still saw the other where it was
 @given(st.integers(0, 1 << 32), st.integers(3, 16))
-def test_what_will_be_free_beside_promises_is_what_counting_again_finds(
-    seed: int, count: int
-) -> None:
+def test_free_capacity_beside_reservations_equals_a_recount(seed: int, count: int) -> None:
     """Queues with guarantees and several priorities: promises are passed, dropped and made anew."""
     throw = generators.dice(seed, "shadows")
     queues = tuple(
@@ -62,7 +66,7 @@ def test_what_will_be_free_beside_promises_is_what_counting_again_finds(
         )
         for name in ("a", "b")
     )
-    coming = [_unit(seed, number, ("a", "b"), (10, 50, 90)) for number in range(count)]
+    coming = [_workload(seed, number, ("a", "b"), (10, 50, 90)) for number in range(count)]
     policy = dataclasses.replace(HONEST, preempt=throw.one_in(2), reclaim=throw.one_in(2))
     if throw.one_in(2):  # one has all rights, which it takes back from who is about to start
         queues = (
@@ -70,9 +74,9 @@ def test_what_will_be_free_beside_promises_is_what_counting_again_finds(
             dataclasses.replace(queues[1], guarantee={}, weight=100),
         )
         policy = dataclasses.replace(policy, reclaim=True)
-        coming = [dataclasses.replace(unit, preemptible=throw.one_in(3)) for unit in coming]
+        coming = [dataclasses.replace(workload, preemptible=throw.one_in(3)) for workload in coming]
         coming = [dataclasses.replace(u, submitted=u.submitted // 10 * 10) for u in coming]
-    for _ in _history(Facts(_nodes(throw), queues, levels=("rack",)), coming, policy):
+    for _ in _history(ClusterFacts(_nodes(throw), queues, levels=("rack",)), coming, policy):
         pass
 
 
@@ -83,18 +87,20 @@ def test_what_will_be_free_beside_promises_is_what_counting_again_finds(
 @example(517, 16)  # a port that passed from one promise to the next was free in between
 @example(2657, 14)  # who would have fitted on another device waited for the next decision
 @given(st.integers(0, 1 << 32), st.integers(3, 16))
-def test_among_equals_no_promise_gets_later_or_lost_on_devices_that_differ(
+def test_among_equals_no_reservation_gets_later_or_lost_on_different_devices(
     seed: int, count: int
 ) -> None:
     throw = generators.dice(seed, "equals")
     queue = Queue(
         "a", order=throw.choice(("fifo", "lifo", "shortest")), reserve=throw.randint(1, 4)
     )
-    coming = [_unit(seed, number, ("a",), (50,)) for number in range(count)]
+    coming = [_workload(seed, number, ("a",), (50,)) for number in range(count)]
     promised: dict[str, float] = {}
-    for now, decision in _history(Facts(_nodes(throw), (queue,), levels=("rack",)), coming, HONEST):
-        started = {placement.unit for placement in decision.placements}
-        found = {each.unit: each.start for each in decision.reservations}
+    for now, decision in _history(
+        ClusterFacts(_nodes(throw), (queue,), levels=("rack",)), coming, HONEST
+    ):
+        started = {placement.workload for placement in decision.placements}
+        found = {each.workload: each.start for each in decision.reservations}
         for key, due in promised.items():
             assert key in started or found.get(key, due + 1) <= due, f"{key}, promised {due}, {now}"
         promised = found
@@ -142,7 +148,9 @@ _REQUESTS: tuple[tuple[DeviceRequest, ...], ...] = (
 )
 
 
-def _unit(seed: int, number: int, queues: tuple[str, ...], priorities: tuple[int, ...]) -> Unit:
+def _workload(
+    seed: int, number: int, queues: tuple[str, ...], priorities: tuple[int, ...]
+) -> Workload:
     throw = generators.dice(seed, "unit", number)
     requests, members = throw.choice(_REQUESTS), throw.choice((1, 1, 1, 2))
     cpu = 1000 * throw.randint(0 if requests else 1, 6)
@@ -152,7 +160,7 @@ def _unit(seed: int, number: int, queues: tuple[str, ...], priorities: tuple[int
         ports=(80,) if throw.one_in(12) else (),
     )  # fmt: skip
     helper = Role("helper", 1, 1, {"cpu": 1000}, throw.choice(_REQUESTS))
-    return Unit(
+    return Workload(
         f"u{number:02}",
         throw.choice(queues),
         (worker, helper) if throw.one_in(6) else (worker,),
@@ -164,33 +172,37 @@ def _unit(seed: int, number: int, queues: tuple[str, ...], priorities: tuple[int
     )
 
 
-def _history(facts: Facts, coming: list[Unit], policy: Policy) -> Iterator[tuple[float, Decision]]:
+def _history(
+    facts: ClusterFacts, coming: list[Workload], policy: Policy
+) -> Iterator[tuple[float, Decision]]:
     """Units come, start as told, and end when they said; who must go goes at once."""
-    snapshot, ends = state.build(facts), dict[str, float]()
+    snapshot, ends = build(facts), dict[str, float]()
     while coming or ends:
-        now = min([*(unit.submitted for unit in coming), *ends.values()])
-        events: list[state.Event] = [state.Gone(key) for key, end in ends.items() if end <= now]
-        events += [state.Waits(unit) for unit in coming if unit.submitted <= now]
-        coming = [unit for unit in coming if unit.submitted > now]
-        state.apply(snapshot, events)
+        now = min([*(workload.submitted for workload in coming), *ends.values()])
+        events: list[Event] = [WorkloadGone(key) for key, end in ends.items() if end <= now]
+        events += [WaitingPut(workload) for workload in coming if workload.submitted <= now]
+        coming = [workload for workload in coming if workload.submitted > now]
+        apply(snapshot, events)
         with _counted_again():
             decision = cycle.decide(snapshot, now, policy)
-        state.apply(snapshot, carry.steps(snapshot.facts(), decision, now))
+        apply(snapshot, carry.steps(snapshot.facts(), decision, now))
         _nothing_due_waits(snapshot, decision, now)
         yield now, decision
-        state.apply(snapshot, carry.members_left(snapshot.facts(), resubmit=False))
+        apply(snapshot, carry.members_left(snapshot.facts(), resubmit=False))
         ends = {key: running.expected_end or now for key, running in snapshot.running.items()}
         if decision.nominations:  # its room is free by now
             ends["nobody"] = now + 1
 
 
-def _nothing_due_waits(snapshot: state.Snapshot, decision: Decision, now: float) -> None:
+def _nothing_due_waits(snapshot: Snapshot, decision: Decision, now: float) -> None:
     """Who is promised this very moment, on seats that are free, would wait for no reason."""
     if decision.nominations:
         return
     for each in decision.reservations:
-        unit, cluster = snapshot.waiting[each.unit], snapshot.cluster.fork()
-        assert each.start > now or not place.sit_down(cluster, unit, each.seats), each
+        workload, cluster = snapshot.waiting[each.workload], snapshot.cluster.fork()
+        assert each.start > now or not gang_placement.allocate_exact(
+            cluster, workload, each.pods
+        ), each
 
 
 # --- counting again
@@ -198,53 +210,62 @@ def _nothing_due_waits(snapshot: state.Snapshot, decision: Decision, now: float)
 
 @contextmanager
 def _counted_again() -> Iterator[None]:
-    """Every turn of a decision is followed by a look at all shadows."""
-    ask, withdraw = Cycle.consider, Cycle.withdraw
+    """Every turn of a decision, and every start that is retracted, is followed by a comparison of
+    all shadows."""
+    consider, retract = Cycle.consider, commit.retract
 
-    def consider(deciding: Cycle, unit: Unit) -> None:
-        ask(deciding, unit)
-        _compare_all(deciding)
+    def consider_and_compare(deciding: Cycle, workload: Workload) -> None:
+        consider(deciding, workload)
+        _compare_all(deciding.state)
 
-    def take_back(deciding: Cycle, key: str) -> None:
-        withdraw(deciding, key)
-        _compare_all(deciding)
+    def retract_and_compare(state: DecisionState, key: str) -> None:
+        retract(state, key)
+        _compare_all(state)
 
     with (
-        mock.patch.object(Cycle, "consider", consider),
-        mock.patch.object(Cycle, "withdraw", take_back),
+        mock.patch.object(Cycle, "consider", consider_and_compare),
+        mock.patch.object(commit, "retract", retract_and_compare),
     ):
         yield
 
 
-def _compare_all(deciding: Cycle) -> None:
-    for held in deciding.reservations:
-        _compare(deciding, held)
-    everybody, scene = tuple(deciding.reservations), deciding.scene
-    for unit in deciding.snapshot.waiting.values() if everybody else ():
-        for wish in place.least_of(unit):  # what is kept of it is what it is by now
-            shape = scene.shape(wish.role)
-            kept = shadows.ceilings(scene, everybody, (wish,))[shape.id]
+def _compare_all(state: DecisionState) -> None:
+    for held in state.reservations:
+        _compare(state, held)
+    everybody, context = tuple(state.reservations), state.context
+    for workload in state.snapshot.waiting.values() if everybody else ():
+        for request in pod_sets.minimum(workload):  # what is kept of it is what it is by now
+            shape = context.shape(request.role)
+            kept = state.cache(shadows.LimitCache).limits(context, everybody, (request,))[shape.id]
             for held in everybody:
-                fits = held.shadow.caps_at(shape, held.nodes)
-                assert (kept[held.nodes] <= fits).all(), held.reservation
-                assert (held.room_beside(shape, scene.cluster.kept_shapes()) == fits).all()
+                fits = held.shadow.pod_capacity_at(shape, held.nodes)
+                assert (kept[held.nodes] <= fits).all(), held.record
+                assert (held.free_beside(shape, context.cluster.cached_shapes()) == fits).all()
 
 
-def _compare(deciding: Cycle, held: shadows.Held) -> None:
-    again, there = _shadow(deciding, held), held.nodes
+def _compare(state: DecisionState, held: shadows.Reservation) -> None:
+    again, there = _shadow(state, held), held.nodes
     one, other = (_free(each, there) for each in (held.shadow, again))
-    if deciding.evictions:  # those who were told to go are counted as staying: never more room
-        assert all((a <= b).all() for a, b in zip(one, other, strict=True)), held.reservation
+    if state.evictions:  # those who were told to go are counted as staying: never more room
+        assert all((a <= b).all() for a, b in zip(one, other, strict=True)), held.record
     else:
-        assert all((a == b).all() for a, b in zip(one, other, strict=True)), held.reservation
-        assert (held.shadow.bank.used[there] == again.bank.used[there]).all(), held.reservation
-        assert (held.shadow.bank.mode[there] == again.bank.mode[there]).all(), held.reservation
-        assert _ports(held.shadow, there) == _ports(again, there), held.reservation
+        assert all((a == b).all() for a, b in zip(one, other, strict=True)), held.record
+        assert (held.shadow.device_table.used[there] == again.device_table.used[there]).all(), (
+            held.record
+        )
+        assert (held.shadow.device_table.mode[there] == again.device_table.mode[there]).all(), (
+            held.record
+        )
+        assert _ports(held.shadow, there) == _ports(again, there), held.record
     assert min((each.min(initial=0) for each in other), default=0) >= 0, "promised twice"
 
 
 def _free(cluster: Cluster, nodes: np.ndarray) -> list[np.ndarray]:
-    return [cluster.free[:, nodes], cluster.bank.compute[nodes], cluster.bank.memory[nodes]]
+    return [
+        cluster.free[:, nodes],
+        cluster.device_table.compute[nodes],
+        cluster.device_table.memory[nodes],
+    ]
 
 
 def _ports(cluster: Cluster, nodes: np.ndarray) -> set[tuple[int, int]]:
@@ -253,31 +274,34 @@ def _ports(cluster: Cluster, nodes: np.ndarray) -> set[tuple[int, int]]:
     }
 
 
-def _shadow(deciding: Cycle, held: shadows.Held) -> Cluster:
+def _shadow(state: DecisionState, held: shadows.Reservation) -> Cluster:
     """One member after another: who is gone by then, then who has come."""
-    cluster, coming = deciding.scene.cluster.fork(()), list[tuple[Unit, tuple[Seat, ...]]]()
-    for key, nomination in deciding.nominations.items():
-        unit = deciding.snapshot.waiting[key]
-        _move(cluster, unit, nomination.seats, +1)
-        if (deciding.expected_end(unit) or math.inf) > held.start:
-            coming.append((unit, nomination.seats))
-    for running in deciding.running.values():
+    cluster, coming = (
+        state.context.cluster.fork(()),
+        list[tuple[Workload, tuple[PodAssignment, ...]]](),
+    )
+    for key, nomination in state.nominations.items():
+        workload = state.snapshot.waiting[key]
+        _move(cluster, workload, nomination.pods, +1)
+        if (state.expected_end(workload) or math.inf) > held.start:
+            coming.append((workload, nomination.pods))
+    for running in state.running.values():
         told = {*running.leaving}
-        told |= {s for e in deciding.evictions if e.unit == running.unit.key for s in e.seats}
+        told |= {s for e in state.evictions if e.workload == running.workload.key for s in e.pods}
         over = (running.expected_end or math.inf) <= held.start
-        gone = tuple(s for s in running.seats if over or (s.role, s.index) in told)
-        _move(cluster, running.unit, gone, +1)
+        gone = tuple(s for s in running.pods if over or (s.role, s.index) in told)
+        _move(cluster, running.workload, gone, +1)
     coming += [
-        (each.unit, tuple(each.seats))
-        for each in deciding.reservations
+        (each.workload, tuple(each.pods))
+        for each in state.reservations
         if each.start <= held.start < each.end
     ]
-    for unit, seats in coming:
-        _move(cluster, unit, seats, -1)
+    for workload, pods in coming:
+        _move(cluster, workload, pods, -1)
     return cluster
 
 
-def _move(cluster: Cluster, unit: Unit, seats: tuple[Seat, ...], sign: int) -> None:
-    roles = {role.name: role for role in unit.roles}
-    for seat in seats:
-        (cluster.release if sign > 0 else cluster.occupy)(roles[seat.role], seat)
+def _move(cluster: Cluster, workload: Workload, pods: tuple[PodAssignment, ...], sign: int) -> None:
+    roles = {role.name: role for role in workload.roles}
+    for pod in pods:
+        (cluster.release if sign > 0 else cluster.occupy)(roles[pod.role], pod)

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 from tests.properties import victims_oracle
 from tests.properties.generators import dice
 from tests.properties.settings import CAMPAIGN, cases
-from tests.unit.core.preempting import NOW, World, node, unit
-from windlass.core import cycle, state
-from windlass.core.facts import Decision, Facts, Policy, Queue, Unit
+from tests.unit.core.preempting import NOW, World, node, workload
+from windlass.core.cycle import cycle
+from windlass.core.model.types import ClusterFacts, Decision, Policy, Queue, Workload
+from windlass.core.snapshot import snapshot
 
 pytestmark = CAMPAIGN
 COUNTED = 400
 LEAST_OPTIMAL = 0.95
 
 
-def small_world(seed: int, *, deep: bool, single: bool) -> tuple[Facts, Unit]:
+def small_world(seed: int, *, deep: bool, single: bool) -> tuple[ClusterFacts, Workload]:
     """A cluster that others fill, and one workload of queue a that comes late."""
     throw = dice(seed, deep, single)
     sizes = [throw.choice((2, 3, 4)) for _ in range(throw.randint(1, 3))]
@@ -30,7 +31,9 @@ def small_world(seed: int, *, deep: bool, single: bool) -> tuple[Facts, Unit]:
     for number in range(throw.randint(2, 9)):
         _run(world, throw, f"r{number}", throw.choice(others))
     pods = 1 if single else throw.choice((1, 2, 2, 3))
-    mine = unit("mine", "a", pods, throw.choice((1, 1, 2, 3)), priority=throw.choice((10, 50, 90)))
+    mine = workload(
+        "mine", "a", pods, throw.choice((1, 1, 2, 3)), priority=throw.choice((10, 50, 90))
+    )
     return world.snapshot.facts(), mine
 
 
@@ -71,14 +74,14 @@ def _run(world: World, throw, key: str, queue: str) -> None:
     """Somewhere, if there is room."""
     least, gpus = throw.choice(((1, 1), (1, 1), (1, 2), (2, 1), (1, 3)))
     more = throw.choice((0, 0, 0, 1, 2))
-    bank = world.snapshot.cluster.bank.unlocked.tolist()
+    bank = world.snapshot.cluster.device_table.unlocked.tolist()
     places = [f"n{i}" for i, free in enumerate(bank) for _ in range(free // gpus)]
     members = min(len(places), least + more)
     if members < least:
         return
     started = NOW - throw.choice((60, 700, 1500, 5000, 20_000))
     saved = throw.choice((None, None, NOW - 50)) if started < NOW - 1000 else None
-    each = unit(
+    each = workload(
         key, queue, least, gpus, most=least + more, priority=throw.choice((10, 50, 90)),
         preemptible=not throw.one_in(8), preemptions=throw.choice((0, 0, 1)),
     )  # fmt: skip
@@ -86,23 +89,25 @@ def _run(world: World, throw, key: str, queue: str) -> None:
     world.run(each, *where, started=started, checkpoint_at=saved)
 
 
-def decided(facts: Facts, mine: Unit) -> tuple[Facts, Decision]:
+def decided(facts: ClusterFacts, mine: Workload) -> tuple[ClusterFacts, Decision]:
     facts = dataclasses.replace(facts, waiting=(mine,))
-    return facts, cycle.decide(state.build(facts), NOW, Policy(grow=False))
+    return facts, cycle.decide(snapshot.build(facts), NOW, Policy(grow=False))
 
 
-def chosen(world: victims_oracle.World, decision: Decision) -> tuple[victims_oracle.Piece, ...]:
-    gone = {(e.unit, index) for e in decision.evictions for _, index in e.seats}
+def chosen(
+    world: victims_oracle.World, decision: Decision
+) -> tuple[victims_oracle.EvictionUnit, ...]:
+    gone = {(e.workload, index) for e in decision.evictions for _, index in e.pods}
     found = []
     for piece in world.pieces:
-        least = [(piece.unit.key, seat.index) for seat in piece.running.seats][: len(piece.nodes)]
-        members = [(piece.unit.key, piece.index)] if piece.surplus else least
+        least = [(piece.workload.key, pod.index) for pod in piece.running.pods][: len(piece.nodes)]
+        members = [(piece.workload.key, piece.index)] if piece.surplus else least
         if all(member in gone for member in members):
             found.append(piece)
     return tuple(found)
 
 
-def check(facts: Facts, mine: Unit) -> tuple[object, object] | None:
+def check(facts: ClusterFacts, mine: Workload) -> tuple[object, object] | None:
     """What was chosen and the cheapest, by cost; None where nothing was to be chosen."""
     facts, decision = decided(facts, mine)
     if currently_in_test_context():

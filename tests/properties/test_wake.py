@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.properties import carry, generators
 from tests.properties.settings import CAMPAIGN, cases
-from windlass.core import cycle, state
-from windlass.core.facts import Decision, Facts, Order, Policy
+from windlass.core.cycle import cycle
+from windlass.core.model.types import ClusterFacts, Decision, Order, Policy
+from windlass.core.snapshot.snapshot import Event, QueuePut, Snapshot, apply, build
 
 pytestmark = CAMPAIGN
 NOW = 100.0
@@ -26,12 +27,12 @@ ROUNDS = 8
     st.floats(0.001, 0.999),
 )
 def test_until_it_wakes_nothing_starts_or_stops_by_itself(
-    data: st.DataObject, facts: Facts, pauses: list[float], part: float
+    data: st.DataObject, facts: ClusterFacts, pauses: list[float], part: float
 ) -> None:
     """Under the order `attained` ranks follow what units have had, which never stands still. Once
     what was decided is carried out, the same facts give the same answer until `wake_at`."""
     facts = _attained(facts)
-    snapshot, now = state.build(facts), NOW
+    snapshot, now = build(facts), NOW
     for pause in pauses:
         now += pause
         event = generators.event(facts, data.draw(st.integers(0, 1 << 32)))
@@ -47,15 +48,15 @@ def test_until_it_wakes_nothing_starts_or_stops_by_itself(
 @cases(250, 4000)
 @given(
     st.data(),
-    generators.facts(most_nodes=3, taste=generators.Taste(terms=False, odd=False)),
+    generators.facts(most_nodes=3, taste=generators.NodeScores(terms=False, odd=False)),
     st.sampled_from((None, "fifo", "shortest")),
     st.lists(st.sampled_from((0.0, 20.0, 90.0, 250.0, 700.0)), min_size=1, max_size=4),
     st.floats(0.001, 0.999),
     generators.policies,
 )
-def test_until_it_wakes_promises_hold_though_units_run_longer_than_they_said(
+def test_until_it_wakes_reservations_hold_though_workloads_overrun(
     data: st.DataObject,
-    facts: Facts,
+    facts: ClusterFacts,
     order: Order | None,
     pauses: list[float],
     part: float,
@@ -66,7 +67,7 @@ def test_until_it_wakes_promises_hold_though_units_run_longer_than_they_said(
     the same is promised, and nobody passes who could not before. Patience ends at a moment that is
     named, too."""
     facts = _promising(facts, order)
-    snapshot, now = state.build(facts), NOW
+    snapshot, now = build(facts), NOW
     for pause in pauses:
         now += pause
         event = generators.event(facts, data.draw(st.integers(0, 1 << 32)))
@@ -81,40 +82,40 @@ def test_until_it_wakes_promises_hold_though_units_run_longer_than_they_said(
     assert again.reservations == decision.reservations
 
 
-def _promising(facts: Facts, order: Order | None) -> Facts:
+def _promising(facts: ClusterFacts, order: Order | None) -> ClusterFacts:
     """All queues in this order, promising as many as suits it; None: as they are."""
     if order is None:
         return facts
     queues = (
-        dataclasses.replace(q, order=order, reserve=None, strict=False, held=None, lend={})
+        dataclasses.replace(q, order=order, reserve=None, strict=False, paused=None, lend={})
         for q in facts.queues
     )
     return dataclasses.replace(facts, queues=tuple(queues))
 
 
-def _attained(facts: Facts) -> Facts:
+def _attained(facts: ClusterFacts) -> ClusterFacts:
     queues = (dataclasses.replace(q, order="attained", reserve=0) for q in facts.queues)
     return dataclasses.replace(facts, queues=tuple(queues))
 
 
 def _settled(
-    facts: Facts,
-    snapshot: state.Snapshot,
-    event: state.Event,
+    facts: ClusterFacts,
+    snapshot: Snapshot,
+    event: Event,
     now: float,
     policy: Policy = Policy(),  # noqa: B008
-) -> tuple[Facts, Decision]:
+) -> tuple[ClusterFacts, Decision]:
     """Decided and carried out, again and again, until nothing more starts or stops."""
-    if isinstance(event, state.QueuePut):
-        event = state.QueuePut(next(q for q in facts.queues if q.name == event.queue.name))
-    state.apply(snapshot, [event])
+    if isinstance(event, QueuePut):
+        event = QueuePut(next(q for q in facts.queues if q.name == event.queue.name))
+    apply(snapshot, [event])
     for _ in range(ROUNDS):
         decision = cycle.decide(snapshot, now, policy)
         done = carry.steps(facts, decision, now)
         facts = carry.after(facts, done)
         left = carry.members_left(facts)
         facts = carry.after(facts, left)
-        state.apply(snapshot, [*done, *left])
+        apply(snapshot, [*done, *left])
         if not (decision.placements or decision.evictions):
             break
     return facts, decision

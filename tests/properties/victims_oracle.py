@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
 
-from windlass.core.facts import Facts, Queue, Running, Unit
+from windlass.core.model.types import ClusterFacts, Queue, Running, Workload
 
 Cost = tuple[object, ...]
 YIELDING, FIRST, SURPLUS, BORROWED, OWN = range(5)
@@ -18,7 +18,7 @@ LEAST_RUN = 600.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class EvictionUnit:
     """The least of a workload, or one member above it."""
 
     running: Running
@@ -28,8 +28,8 @@ class Piece:
     gpus: int
 
     @property
-    def unit(self) -> Unit:
-        return self.running.unit
+    def workload(self) -> Workload:
+        return self.running.workload
 
     @property
     def surplus(self) -> bool:
@@ -37,12 +37,12 @@ class Piece:
 
 
 class World:
-    def __init__(self, facts: Facts, preemptor: Unit, now: float) -> None:
+    def __init__(self, facts: ClusterFacts, preemptor: Workload, now: float) -> None:
         self.facts, self.preemptor, self.now = facts, preemptor, now
         self.queues = {queue.name: queue for queue in facts.queues}
         self.pieces = [piece for running in facts.running for piece in _pieces(running)]
         role = preemptor.roles[0]
-        self.pods, self.per_pod = role.least, sum(each.count for each in role.devices)
+        self.pods, self.per_pod = role.min_count, sum(each.count for each in role.devices)
         used: dict[str, int] = {node.name: 0 for node in facts.nodes}
         for piece in self.pieces:
             for name in piece.nodes:
@@ -54,7 +54,7 @@ class World:
 
     # --- what may be chosen
 
-    def sets(self, *, straddling: bool) -> Iterator[tuple[Piece, ...]]:
+    def sets(self, *, straddling: bool) -> Iterator[tuple[EvictionUnit, ...]]:
         """Every set that suffices and keeps the contract; a least goes with all its surplus."""
         able = [piece for piece in self.pieces if self._is_able(piece)]
         for size in range(len(able) + 1):
@@ -64,15 +64,15 @@ class World:
                     if not below or (straddling and self._straddles(chosen)):
                         yield chosen
 
-    def _is_able(self, piece: Piece) -> bool:
-        if not piece.unit.preemptible or piece.running.protected_until > self.now:
+    def _is_able(self, piece: EvictionUnit) -> bool:
+        if not piece.workload.preemptible or piece.running.protected_until > self.now:
             return False
-        if piece.unit.queue == self.preemptor.queue:
-            mine, theirs = self._priority(self.preemptor), self._priority(piece.unit)
+        if piece.workload.queue == self.preemptor.queue:
+            mine, theirs = self._priority(self.preemptor), self._priority(piece.workload)
             return theirs < mine or piece.surplus
         return piece.gpus > 0
 
-    def _is_whole(self, chosen: tuple[Piece, ...]) -> bool:
+    def _is_whole(self, chosen: tuple[EvictionUnit, ...]) -> bool:
         return all(
             other in chosen
             for piece in chosen
@@ -81,20 +81,20 @@ class World:
             if other.running is piece.running
         )
 
-    def _fits(self, chosen: Iterable[Piece]) -> bool:
+    def _fits(self, chosen: Iterable[EvictionUnit]) -> bool:
         free = dict(self.free)
         for piece in chosen:
             for name in piece.nodes:
                 free[name] += piece.gpus // len(piece.nodes)
         return sum(count // self.per_pod for count in free.values()) >= self.pods
 
-    def _entitled(self, chosen: tuple[Piece, ...]) -> bool:
+    def _entitled(self, chosen: tuple[EvictionUnit, ...]) -> bool:
         """At every level below where two queues part, the preemptor's is inside its guarantee once
         all these are gone."""
         need = 1000 * self.pods * self.per_pod
         stay = [piece for piece in self.pieces if piece not in chosen]
         own = self.preemptor.queue
-        for name in {piece.unit.queue for piece in chosen} - {own}:
+        for name in {piece.workload.queue for piece in chosen} - {own}:
             mine = [each for each in self._path(own) if each not in self._path(name)] or [own]
             for level in {*mine, own}:
                 if self._usage(level, stay) + need > self.guarantee[level]:
@@ -103,11 +103,11 @@ class World:
                 return False
         return True
 
-    def below(self, chosen: tuple[Piece, ...]) -> int:
+    def below(self, chosen: tuple[EvictionUnit, ...]) -> int:
         """By how much queues would be below their guarantees because others take these."""
         return sum(max(0, taken - self._may_take(level)) for level, taken, _ in self._taken(chosen))
 
-    def _straddles(self, chosen: tuple[Piece, ...]) -> bool:
+    def _straddles(self, chosen: tuple[EvictionUnit, ...]) -> bool:
         """Whether at every level one workload alone, which ran long enough, reaches into the
         guarantee."""
         for level, taken, pieces in self._taken(chosen):
@@ -117,16 +117,18 @@ class World:
                 return False
         return True
 
-    def shielded(self, piece: Piece) -> float:
-        base = max(self.queues[piece.unit.queue].min_runtime, LEAST_RUN)
-        return piece.running.started + base * 2**piece.unit.preemptions
+    def shielded(self, piece: EvictionUnit) -> float:
+        base = max(self.queues[piece.workload.queue].min_runtime, LEAST_RUN)
+        return piece.running.started + base * 2**piece.workload.preemptions
 
-    def _taken(self, chosen: tuple[Piece, ...]) -> Iterator[tuple[str, int, list[Piece]]]:
+    def _taken(
+        self, chosen: tuple[EvictionUnit, ...]
+    ) -> Iterator[tuple[str, int, list[EvictionUnit]]]:
         """By queue of which something is taken for the preemptor's: how much. `name!`: of what a
         queue above the preemptor's holds itself."""
-        levels: dict[str, list[Piece]] = {}
+        levels: dict[str, list[EvictionUnit]] = {}
         for piece in chosen:
-            for level in self._levels(piece.unit.queue):
+            for level in self._levels(piece.workload.queue):
                 levels.setdefault(level, []).append(piece)
         for level, pieces in levels.items():
             yield level, sum(1000 * piece.gpus for piece in pieces), pieces
@@ -151,7 +153,7 @@ class World:
 
     # --- what it costs, in a tree of one level
 
-    def cost(self, chosen: tuple[Piece, ...]) -> Cost:
+    def cost(self, chosen: tuple[EvictionUnit, ...]) -> Cost:
         if not chosen:
             return (0,)
         return (
@@ -163,44 +165,44 @@ class World:
             len(chosen),
         )
 
-    def _kind(self, piece: Piece) -> int:
-        own = piece.unit.queue == self.preemptor.queue
+    def _kind(self, piece: EvictionUnit) -> int:
+        own = piece.workload.queue == self.preemptor.queue
         need = 1000 * self.pods * self.per_pod
-        if own and self.usage[piece.unit.queue] + need > self.guarantee[piece.unit.queue]:
+        if own and self.usage[piece.workload.queue] + need > self.guarantee[piece.workload.queue]:
             return YIELDING if piece.surplus else FIRST  # else its queue would not be inside
         return SURPLUS if piece.surplus else OWN if own else BORROWED
 
-    def _giving(self, chosen: tuple[Piece, ...]) -> tuple[int, ...]:
-        own_kinds = {self._kind(p) for p in chosen if p.unit.queue == self.preemptor.queue}
+    def _giving(self, chosen: tuple[EvictionUnit, ...]) -> tuple[int, ...]:
+        own_kinds = {self._kind(p) for p in chosen if p.workload.queue == self.preemptor.queue}
         found: list[tuple[int, ...]] = [(0,)] if own_kinds - {YIELDING, FIRST} else []
-        for name in {piece.unit.queue for piece in chosen} - {self.preemptor.queue}:
-            own = [piece for piece in chosen if piece.unit.queue == name]
-            last = min(own, key=lambda piece: (self._place(piece), piece.unit.key))
+        for name in {piece.workload.queue for piece in chosen} - {self.preemptor.queue}:
+            own = [piece for piece in chosen if piece.workload.queue == name]
+            last = min(own, key=lambda piece: (self._place(piece), piece.workload.key))
             taken = 1000 * (sum(piece.gpus for piece in own) - last.gpus)
             above = self.usage[name] - self.guarantee[name] - taken
             share = above * 1_000_000 // (1000 * self.capacity) // self.queues[name].weight
             found.append((-share,))
         return max(found, default=())
 
-    def _place(self, piece: Piece) -> tuple[float, ...]:
+    def _place(self, piece: EvictionUnit) -> tuple[float, ...]:
         """Who stays longest in its queue is first."""
         saved = piece.running.checkpoint_at or 0.0
         since = max(piece.running.started, saved)
-        return (piece.surplus, -self._priority(piece.unit), since, piece.running.started)
+        return (piece.surplus, -self._priority(piece.workload), since, piece.running.started)
 
-    def _dearness(self, piece: Piece) -> int:
+    def _dearness(self, piece: EvictionUnit) -> int:
         """By priority; surplus that yields to anybody counts less than any."""
         yields = self._kind(piece) == YIELDING
-        return self._priority(piece.unit) - (1000 if yields else 0)
+        return self._priority(piece.workload) - (1000 if yields else 0)
 
-    def _lost(self, piece: Piece) -> float:
+    def _lost(self, piece: EvictionUnit) -> float:
         return self.now - max(piece.running.started, piece.running.checkpoint_at or 0.0)
 
     # --- queues
 
-    def _priority(self, unit: Unit) -> int:
-        most = self.queues[unit.queue].max_priority
-        return unit.priority if most is None else min(unit.priority, most)
+    def _priority(self, workload: Workload) -> int:
+        most = self.queues[workload.queue].max_priority
+        return workload.priority if most is None else min(workload.priority, most)
 
     def _path(self, name: str) -> list[str]:
         found = []
@@ -209,8 +211,8 @@ class World:
             name = self.queues[name].parent
         return found
 
-    def _usage(self, name: str, pieces: Iterable[Piece]) -> int:
-        return sum(1000 * p.gpus for p in pieces if name in self._path(p.unit.queue))
+    def _usage(self, name: str, pieces: Iterable[EvictionUnit]) -> int:
+        return sum(1000 * p.gpus for p in pieces if name in self._path(p.workload.queue))
 
     def _guarantee(self, name: str) -> int:
         below = [q for q in self.queues.values() if q.parent == name]
@@ -218,10 +220,10 @@ class World:
         return max(queue.guarantee.get("gpu", 0), sum(self._guarantee(q.name) for q in below))
 
 
-def _pieces(running: Running) -> Iterator[Piece]:
-    role = running.unit.roles[0]
-    seats = sorted(running.seats, key=lambda seat: seat.index)
-    least, above = seats[: role.least], seats[role.least :]
-    yield Piece(running, -1, tuple(s.node for s in least), sum(len(s.grants) for s in least))
-    for seat in above:
-        yield Piece(running, seat.index, (seat.node,), len(seat.grants))
+def _pieces(running: Running) -> Iterator[EvictionUnit]:
+    role = running.workload.roles[0]
+    pods = sorted(running.pods, key=lambda pod: pod.index)
+    least, above = pods[: role.min_count], pods[role.min_count :]
+    yield EvictionUnit(running, -1, tuple(s.node for s in least), sum(len(s.grants) for s in least))
+    for pod in above:
+        yield EvictionUnit(running, pod.index, (pod.node,), len(pod.grants))

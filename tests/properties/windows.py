@@ -7,8 +7,8 @@ import dataclasses
 from hypothesis import strategies as st
 
 from tests.properties import generators
-from windlass.core import state
-from windlass.core.facts import AdvanceReservation, Facts, Unit
+from windlass.core.model.types import AdvanceReservation, ClusterFacts, Workload
+from windlass.core.snapshot import snapshot
 
 NOW = 100.0
 
@@ -41,35 +41,39 @@ def windows(throw: generators.Dice, now: float = NOW) -> tuple[AdvanceReservatio
     return tuple(window(f"res{i}", throw, now) for i in range(throw.randint(0, 3)))
 
 
-def worlds(**more: object) -> st.SearchStrategy[Facts]:
+def worlds(**more: object) -> st.SearchStrategy[ClusterFacts]:
     """As `generators.facts`, with windows, graces and maximum durations."""
-    return st.builds(_with_windows, generators.facts(**more), st.integers(0, 1 << 32))  # type: ignore[arg-type]
+    return st.builds(_with_windows, generators.facts(**more), st.integers(0, 1 << 32))
 
 
-def event(facts: Facts, seed: int, now: float) -> state.Event:
+def event(facts: ClusterFacts, seed: int, now: float) -> snapshot.Event:
     """As `generators.event`; now and then an administrator changes the windows."""
     throw = generators.dice(seed, "advance")
     if throw.one_in(4):
-        return state.AdvancePut(windows(throw, now))
+        return snapshot.AdvancePut(windows(throw, now))
     found = generators.event(facts, seed)
-    if isinstance(found, state.Waits):
-        return state.Waits(_timed(found.unit, throw))
+    if isinstance(found, snapshot.WaitingPut):
+        return snapshot.WaitingPut(_timed(found.workload, throw))
     return found
 
 
-def _with_windows(facts: Facts, seed: int) -> Facts:
+def _with_windows(facts: ClusterFacts, seed: int) -> ClusterFacts:
     throw = generators.dice(seed, "windows")
     return dataclasses.replace(
         facts,
-        waiting=tuple(_timed(unit, generators.dice(seed, unit.key)) for unit in facts.waiting),
+        waiting=tuple(
+            _timed(workload, generators.dice(seed, workload.key)) for workload in facts.waiting
+        ),
         running=tuple(
-            dataclasses.replace(each, unit=_timed(each.unit, generators.dice(seed, each.unit.key)))
+            dataclasses.replace(
+                each, workload=_timed(each.workload, generators.dice(seed, each.workload.key))
+            )
             for each in facts.running
         ),
         advance=windows(throw) or (window("res", throw),),
     )
 
 
-def _timed(unit: Unit, throw: generators.Dice) -> Unit:
+def _timed(workload: Workload, throw: generators.Dice) -> Workload:
     limit = throw.choice((None, None, 20.0, 500.0))
-    return dataclasses.replace(unit, grace=throw.choice((0.0, 10.0, 60.0)), max_runtime=limit)
+    return dataclasses.replace(workload, grace=throw.choice((0.0, 10.0, 60.0)), max_runtime=limit)

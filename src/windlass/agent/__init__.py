@@ -1,5 +1,5 @@
-"""What runs on a node when embedded: the machine as a Node, its pods as process trees.
+"""The node agent: registers the machine as a Node and runs its pods as process trees.
 
-A kubelet for a stated part of the pod spec (docs/design/agent.md). It speaks to the API through
-the `Store` protocol only.
+A kubelet for a documented part of the pod spec (docs/design/agent.md). It uses the API only
+through the `Store` protocol. On Kubernetes, `agent.daemonset` runs beside kubelet instead.
 """

@@ -1,11 +1,11 @@
-"""`python -m windlass.agent`; with `cluster`, on a node of Kubernetes."""
+"""`python -m windlass.agent`; with `cluster`, the agent of a Kubernetes node."""
 
 import sys
 
 if sys.argv[1:2] == ["cluster"]:
-    from windlass.agent import cluster
+    from windlass.agent.daemonset import main as daemonset_main
 
-    sys.exit(cluster.main(sys.argv[2:]))
+    sys.exit(daemonset_main.main(sys.argv[2:]))
 
 from windlass.agent.main import main
 

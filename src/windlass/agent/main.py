@@ -15,24 +15,20 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from windlass.agent import (
-    http,
-    kept,
-    machine,
-    node,
-    nursery,
-    owners,
-    pods,
-    privileges,
-    sweeping,
-    tokens,
-    usage,
-)
+from windlass.agent.api import server, unix_socket
+from windlass.agent.metrics import usage
+from windlass.agent.node import inventory, privileges, registration, single_tenant
+from windlass.agent.pods import garbage_collection, pod_tokens, worker
+from windlass.agent.runtime import zygote
+from windlass.podlogs import archive
 from windlass.store import connect
-from windlass.store.kubernetes.access import KubeconfigError
 from windlass.store.kubernetes.client import KubernetesStore
+from windlass.store.kubernetes.config.model import KubeconfigError
 
 log = logging.getLogger("windlass.agent")
+
+ADDRESS = "127.0.0.1"
+"""IP address of the node and of its pods, which share the machine's network."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     options = _parse(argv)
-    state = options.state.expanduser().absolute()
+    state = options.state.expanduser().resolve()
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (state / "lock").open("w") as lock:
         try:
@@ -62,44 +58,45 @@ def _refuse(why: str) -> int:
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m windlass.agent", description=__doc__)
-    parser.add_argument("--kubeconfig", required=True, help="how to reach the API")
-    parser.add_argument("--state", type=Path, required=True, help="where pods and logs are kept")
-    parser.add_argument("--node", default=machine.node_name(), help="default: the host's name")
-    parser.add_argument(
-        "--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="where logs are served"
-    )
+    parser.add_argument("--kubeconfig", required=True, help="how to reach the API server")
+    parser.add_argument("--state", type=Path, required=True, help="folder for pods and logs")
+    parser.add_argument("--node", default=inventory.node_name(), help="default: the host's name")
     parser.add_argument(
         "--isolation", choices=("auto", "user", "process"), default="auto",
-        help="a user id for each namespace's pods: where possible, always, never",
+        help="a user id of its own for each namespace: if possible, always, never",
+    )  # fmt: skip
+    parser.add_argument(
+        "--host-mounts", action="append", default=[], metavar="DIR",
+        help="a folder of the machine that isolated pods may mount; may be repeated",
     )  # fmt: skip
     return parser.parse_args(argv)
 
 
 async def _serve(options: argparse.Namespace, state: Path, abilities: privileges.Abilities) -> None:
-    """Until SIGTERM or SIGINT."""
+    """Runs until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    host, _, port = options.listen.rpartition(":")
     folder = state / "pods"
-    meter = usage.Meter(options.node, folder, abilities.cgroups)
-    endpoint = http.Endpoint(folder, http.ensure_secret(state), meter)
+    meter = usage.UsageMeter(options.node, folder, abilities.cgroups)
+    endpoint = server.AgentServer(folder, meter)
     store = connect.open_store(options.kubeconfig)
-    shims = nursery.Nursery()
-    shims.warm()
+    forks = zygote.Zygote()
+    forks.warm()
     try:
-        async with endpoint.listening(host, int(port)) as actual:
-            heart = node.Heart(store, options.node, host, actual, abilities)
-            working = asyncio.create_task(_work(store, options.node, host, state, heart, shims))
-            stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            if working.done():
-                working.result()
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+        with unix_socket.listening(state, [options.node]) as listener:
+            async with endpoint.serving(listener):
+                heartbeat = registration.NodeHeartbeat(store, options.node, ADDRESS, abilities)
+                working = asyncio.create_task(_work(store, options, state, heartbeat, forks))
+                stopping = asyncio.create_task(stop.wait())
+                await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                stopping.cancel()
+                if working.done():
+                    working.result()
+                working.cancel()
+                await asyncio.gather(working, return_exceptions=True)
     finally:
-        shims.close()
+        forks.close()
         if abilities.cgroups is not None:
             abilities.cgroups.close()
         await store.close()
@@ -107,29 +104,31 @@ async def _serve(options: argparse.Namespace, state: Path, abilities: privileges
 
 async def _work(
     store: KubernetesStore,
-    name: str,
-    host: str,
+    options: argparse.Namespace,
     state: Path,
-    heart: node.Heart,
-    shims: nursery.Nursery,
+    heartbeat: registration.NodeHeartbeat,
+    forks: zygote.Zygote,
 ) -> None:
-    abilities = heart.abilities
+    abilities = heartbeat.abilities
     async with contextlib.AsyncExitStack() as stack:
-        user_of: Callable[[str], int | None] = _nobody
+        user_of: Callable[[str], int | None] = _agent_user
         if abilities.isolation == "user":
-            holders = owners.Owners(store, privileges.Users(state))
-            await stack.enter_async_context(holders.watching())
-            user_of = holders.user_of
-        place = pods.Place(
-            name, host, state / "pods", shims, abilities, user_of, tokens.ApiTokens(store),
-            kept=kept.Kept(state / kept.FOLDER),
+            check = single_tenant.SingleTenantCheck(store, privileges.NamespaceUsers(state))
+            await stack.enter_async_context(check.watching())
+            user_of = check.user_of
+        context = worker.AgentContext(
+            options.node, ADDRESS, state / "pods", forks, abilities, user_of,
+            pod_tokens.ApiTokens(store), host_mounts=tuple(options.host_mounts),
+            log_archive=archive.LogArchive(state / archive.FOLDER),
         )  # fmt: skip
-        await stack.enter_async_context(heart.beating())
-        sweeper = asyncio.create_task(sweeping.environments_for_ever(place.teams, place.folder))
+        await stack.enter_async_context(heartbeat.running())
+        sweeper = asyncio.create_task(
+            garbage_collection.environments_forever(context.teams, context.folder)
+        )
         stack.callback(sweeper.cancel)
-        await pods.Pods(store, place).run()
+        await worker.PodWorkers(store, context).run()
 
 
-def _nobody(_: str) -> int | None:
-    """Without users of their own, all pods run as the agent does."""
+def _agent_user(_: str) -> int | None:
+    """None: without isolation by user, all pods run as the agent's user."""
     return None

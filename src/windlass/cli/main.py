@@ -1,7 +1,7 @@
-"""The entry point: the table of commands, and the one place where errors become words and codes.
+"""The entry point: the table of commands, and the one place that prints errors and sets exit codes.
 
 `windlass --help` and `windlass version` load click and nothing else of weight: a command's module
-is imported when it is called (see `cli.lazy`).
+is imported when it is called (see `cli.lib.lazy_group`).
 """
 
 from __future__ import annotations
@@ -13,81 +13,154 @@ from typing import NoReturn
 
 import click
 
-from windlass.cli import exits
-from windlass.cli.lazy import Entry, LazyGroup
-from windlass.cli.output import Output, flush
+from windlass.cli.lib import exit_codes
+from windlass.cli.lib.lazy_group import Entry, LazyGroup
+from windlass.cli.lib.output import Output, PipeClosed, flush
 
 SECTIONS: dict[str, dict[str, Entry]] = {
     "Work": {
-        "run": Entry("windlass.cli.run:run", "Run a command as a job, show its logs, wait."),
-        "submit": Entry("windlass.cli.submit:submit", "Hand in a job and return at once."),
-        "ps": Entry("windlass.cli.ps:ps", "The runs that matter now."),
-        "why": Entry("windlass.cli.why:why", "Why a run waits, or ended as it did."),
-        "logs": Entry("windlass.cli.logs:logs", "Show what a job has printed."),
-        "attach": Entry("windlass.cli.submit:attach", "Follow a run as `run` does."),
-        "exec": Entry("windlass.cli.exec:exec_", "Run a command beside a job."),
-        "wait": Entry("windlass.cli.lifecycle:wait", "Wait until runs have ended."),
-        "stop": Entry("windlass.cli.lifecycle:stop", "End runs; their records stay."),
-        "suspend": Entry("windlass.cli.lifecycle:suspend", "Hold runs until `resume`."),
-        "resume": Entry("windlass.cli.lifecycle:resume", "Let held runs go on."),
-        "scale": Entry("windlass.cli.lifecycle:scale", "Change how many members a run has."),
-        "move": Entry("windlass.cli.lifecycle:move", "Move runs to another queue."),
-        "set-priority": Entry("windlass.cli.lifecycle:set_priority", "How urgent runs are."),
-        "rerun": Entry("windlass.cli.submit:rerun", "The same job once more."),
-        "cron": Entry("windlass.cli.cron:cron", "Runs by the clock."),
-        "prune": Entry("windlass.cli.lifecycle:prune", "Delete records of runs that ended."),
-        "init": Entry("windlass.cli.init:init", "Write a commented run file."),
+        "run": Entry(
+            "windlass.cli.commands.jobs.run:run", "Run a command as a job, print its logs, wait."
+        ),
+        "submit": Entry(
+            "windlass.cli.commands.jobs.submit:submit", "Submit a job without waiting."
+        ),
+        "ps": Entry("windlass.cli.commands.jobs.ps:ps", "List running, waiting and recent runs."),
+        "why": Entry("windlass.cli.commands.jobs.why:why", "Explain why a run waits or failed."),
+        "logs": Entry("windlass.cli.commands.jobs.logs:logs", "Show the output of a run."),
+        "attach": Entry(
+            "windlass.cli.commands.jobs.submit:attach", "Follow a submitted run to its end."
+        ),
+        "exec": Entry(
+            "windlass.cli.commands.jobs.exec:exec_", "Run a command in a replica of a run."
+        ),
+        "wait": Entry("windlass.cli.commands.jobs.lifecycle:wait", "Wait until runs have ended."),
+        "stop": Entry(
+            "windlass.cli.commands.jobs.lifecycle:stop", "Stop runs; their records stay."
+        ),
+        "suspend": Entry(
+            "windlass.cli.commands.jobs.lifecycle:suspend", "Suspend runs until `resume`."
+        ),
+        "resume": Entry("windlass.cli.commands.jobs.lifecycle:resume", "Resume suspended runs."),
+        "scale": Entry(
+            "windlass.cli.commands.jobs.lifecycle:scale", "Change the number of replicas of a run."
+        ),
+        "move": Entry("windlass.cli.commands.jobs.lifecycle:move", "Move runs to another queue."),
+        "set-priority": Entry(
+            "windlass.cli.commands.jobs.lifecycle:set_priority", "Change the priority of runs."
+        ),
+        "rerun": Entry("windlass.cli.commands.jobs.submit:rerun", "Submit the job of a run again."),
+        "cron": Entry("windlass.cli.commands.jobs.cron:cron", "Start runs on a schedule."),
+        "prune": Entry(
+            "windlass.cli.commands.jobs.lifecycle:prune", "Delete records of ended runs."
+        ),
+        "init": Entry("windlass.cli.commands.engine.init:init", "Write a commented run file."),
     },
     "Cluster": {
-        "top": Entry("windlass.cli.top:top", "How full nodes are, what runs use."),
-        "queue": Entry("windlass.cli.queue:queue", "Who may use how much."),
-        "reservation": Entry(
-            "windlass.cli.reservation:reservation", "Capacity for a time; maintenance windows."
+        "top": Entry("windlass.cli.commands.jobs.top:top", "Show usage of nodes and runs."),
+        "queue": Entry(
+            "windlass.cli.commands.sharing.queue:queue", "Manage queues: guarantees, limits, order."
         ),
-        "budget": Entry("windlass.cli.budget:budget", "Hours or money over time, by queue."),
-        "price": Entry("windlass.cli.price:price", "What hardware costs, and from when on."),
-        "usage": Entry("windlass.cli.usage:usage", "Who held what, and what it cost."),
-        "events": Entry("windlass.cli.events:events", "What happened."),
-        "team": Entry("windlass.cli.team:team", "Who shares the platform, with how much."),
-        "token": Entry("windlass.cli.token:token", "Make, list and end tokens."),
-        "whoami": Entry("windlass.cli.whoami:whoami", "Who you are here, and what you may do."),
+        "reservation": Entry(
+            "windlass.cli.commands.sharing.reservation:reservation",
+            "Reserve capacity; plan maintenance windows.",
+        ),
+        "budget": Entry(
+            "windlass.cli.commands.sharing.budget:budget",
+            "Manage budgets of queues, in hours or money.",
+        ),
+        "price": Entry(
+            "windlass.cli.commands.sharing.price:price", "Manage price lists of hardware."
+        ),
+        "usage": Entry(
+            "windlass.cli.commands.sharing.usage:usage", "Show resource usage and its cost."
+        ),
+        "events": Entry(
+            "windlass.cli.commands.jobs.events:events", "Show the events of runs and other objects."
+        ),
+        "team": Entry(
+            "windlass.cli.commands.sharing.team:team", "Manage teams: namespace, queue, users."
+        ),
+        "token": Entry(
+            "windlass.cli.commands.sharing.token:token", "Create, list and revoke tokens."
+        ),
+        "whoami": Entry(
+            "windlass.cli.commands.sharing.whoami:whoami", "Show your user, teams and permissions."
+        ),
     },
     "Objects": {
-        "get": Entry("windlass.cli.get:get", "List objects, or show one."),
-        "apply": Entry("windlass.cli.apply:apply", "Create or change objects from files."),
-        "delete": Entry("windlass.cli.delete:delete", "Delete objects."),
-        "edit": Entry("windlass.cli.edit:edit", "Change an object in your editor."),
-        "explain": Entry("windlass.cli.explain:explain", "What a kind's fields mean."),
+        "get": Entry("windlass.cli.commands.objects.get:get", "List objects, or show one."),
+        "apply": Entry(
+            "windlass.cli.commands.objects.apply:apply", "Create or change objects from files."
+        ),
+        "delete": Entry("windlass.cli.commands.objects.delete:delete", "Delete objects."),
+        "edit": Entry(
+            "windlass.cli.commands.objects.edit:edit", "Change an object in your editor."
+        ),
+        "explain": Entry(
+            "windlass.cli.commands.objects.explain:explain", "Explain the fields of a kind."
+        ),
     },
     "Planning": {
-        "simulate": Entry("windlass.cli.simulate:simulate", "Compare policies on real demand."),
-        "export-state": Entry("windlass.cli.export:export_state", "Save what runs for simulate."),
+        "simulate": Entry(
+            "windlass.cli.commands.sharing.simulate:simulate",
+            "Compare scheduling policies by simulation.",
+        ),
+        "export-state": Entry(
+            "windlass.cli.commands.objects.export_state:export_state",
+            "Save the cluster state for `simulate`.",
+        ),
     },
     "Engine on this machine": {
-        "up": Entry("windlass.cli.up:up", "Start the engine."),
-        "down": Entry("windlass.cli.down:down", "Stop the engine."),
-        "status": Entry("windlass.cli.status:status", "What is running, and how it is."),
-        "doctor": Entry("windlass.cli.doctor:doctor", "What this machine can and cannot do."),
-        "backup": Entry("windlass.cli.backup:backup", "Copy the store to a file, while it runs."),
-        "restore": Entry("windlass.cli.backup:restore", "Put a backup in the store's place."),
+        "up": Entry("windlass.cli.commands.engine.up:up", "Start the engine."),
+        "down": Entry("windlass.cli.commands.engine.down:down", "Stop the engine."),
+        "status": Entry(
+            "windlass.cli.commands.engine.status:status",
+            "Show the engine or installation and its health.",
+        ),
+        "doctor": Entry(
+            "windlass.cli.commands.engine.doctor:doctor", "Check what this machine supports."
+        ),
+        "debug-dump": Entry(
+            "windlass.cli.commands.engine.debug_dump:debug_dump",
+            "Collect what a defect report needs.",
+        ),
+        "backup": Entry("windlass.cli.commands.engine.backup:backup", "Copy the store to a file."),
+        "restore": Entry(
+            "windlass.cli.commands.engine.backup:restore", "Replace the store by a backup."
+        ),
     },
     "Kubernetes": {
-        "install": Entry("windlass.cli.install:install", "Install Windlass on a cluster."),
-        "upgrade": Entry("windlass.cli.install:upgrade", "Bring it to this version."),
-        "uninstall": Entry("windlass.cli.install:uninstall", "Take it out of a cluster."),
+        "install": Entry(
+            "windlass.cli.commands.engine.install:install", "Install Windlass on a cluster."
+        ),
+        "upgrade": Entry(
+            "windlass.cli.commands.engine.install:upgrade",
+            "Upgrade an installation to this version.",
+        ),
+        "manifests": Entry(
+            "windlass.cli.commands.engine.manifests:manifests",
+            "Write a Helm chart or a kustomize base.",
+        ),
+        "uninstall": Entry(
+            "windlass.cli.commands.engine.install:uninstall", "Remove Windlass from a cluster."
+        ),
     },
     "Other": {
-        "version": Entry("windlass.cli.version:version", "Show the version."),
-        "completion": Entry("windlass.cli.completion:completion", "Print a shell's completion."),
+        "version": Entry("windlass.cli.commands.engine.version:version", "Show the version."),
+        "completion": Entry(
+            "windlass.cli.commands.engine.completion:completion",
+            "Print a completion script for your shell.",
+        ),
     },
 }
 
 
 def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
-        import windlass
+        from windlass.version import VERSION
 
-        click.echo(f"windlass {windlass.__version__}")
+        click.echo(f"windlass {VERSION}")
         ctx.exit()
 
 
@@ -96,7 +169,7 @@ root = LazyGroup(
     name="windlass",
     help="One shared AI/ML platform from a mix of machines.\n\n"
     "Start with `windlass up --detach`, then `windlass run --workdir . -- python train.py`.",
-    epilog="Each command has examples in its own --help. Exit codes: docs/exit-codes.md.",
+    epilog="Each command has examples in its own --help. Exit codes: docs/reference/exit-codes.md.",
     context_settings={"help_option_names": ["-h", "--help"]},
     params=[
         click.Option(
@@ -122,17 +195,29 @@ def invoke(argv: Sequence[str]) -> int:
     try:
         code = _dispatch(argv, out)
         flush()
-    except BrokenPipeError:
-        # Python flushes stdout once more when it exits; that must not fail a second time.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = exits.PIPE_CLOSED
+    except PipeClosed:
+        code = _pipe_closed()
     except SystemExit as done:
-        # click's own way out of a request for completions.
-        code = done.code if isinstance(done.code, int) else exits.OK
+        # click exits like this after it printed completions.
+        code = done.code if isinstance(done.code, int) else exit_codes.OK
     except KeyboardInterrupt:
-        # A second Ctrl-C while the first one was being told.
-        code = exits.INTERRUPTED
+        # A second Ctrl-C while the first one was reported.
+        code = exit_codes.INTERRUPTED
     return code
+
+
+def _pipe_closed() -> int:
+    """Python flushes both streams once more when it exits; that must not fail a second time."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is None:
+            continue
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+    return exit_codes.PIPE_CLOSED
 
 
 def _dispatch(argv: Sequence[str], out: Output) -> int:
@@ -140,37 +225,39 @@ def _dispatch(argv: Sequence[str], out: Output) -> int:
         code = root.main(args=list(argv), prog_name="windlass", standalone_mode=False, obj=out)
     except click.exceptions.NoArgsIsHelpError as problem:
         out.raw(problem.format_message())
-        return exits.USAGE
+        return exit_codes.USAGE
     except click.UsageError as problem:
-        out.error(exits.sentence(problem.format_message()), _usage_remedy(problem), exits.USAGE)
-        return exits.USAGE
+        out.error(
+            exit_codes.sentence(problem.format_message()), _usage_remedy(problem), exit_codes.USAGE
+        )
+        return exit_codes.USAGE
     except click.ClickException as problem:
-        out.error(exits.sentence(problem.format_message()), "", exits.FAILED)
-        return exits.FAILED
-    except exits.CliError as problem:
+        out.error(exit_codes.sentence(problem.format_message()), "", exit_codes.FAILED)
+        return exit_codes.FAILED
+    except exit_codes.CliError as problem:
         if _debugging():
             raise
         out.error(problem.message, problem.remedy, problem.code)
         return problem.code
     except (click.Abort, KeyboardInterrupt):
         out.hint("interrupted")
-        return exits.INTERRUPTED
-    except BrokenPipeError:
+        return exit_codes.INTERRUPTED
+    except PipeClosed:
         raise
     except Exception as problem:
         if _debugging():
             raise
         out.error(
-            f"Something went wrong inside Windlass: {type(problem).__name__}: {problem}",
-            "This is a defect. Run it again with WINDLASS_DEBUG=1 and report the traceback.",
-            exits.DEFECT,
+            f"Internal error: {type(problem).__name__}: {problem}",
+            "A defect in Windlass. Repeat it with WINDLASS_DEBUG=1 and report the traceback.",
+            exit_codes.DEFECT,
         )
-        return exits.DEFECT
-    return code if isinstance(code, int) else exits.OK
+        return exit_codes.DEFECT
+    return code if isinstance(code, int) else exit_codes.OK
 
 
 def _before_dashes(argv: Sequence[str]) -> Sequence[str]:
-    """The arguments that are ours: after `--` comes a user's own command."""
+    """The arguments before `--`; those after it belong to the user's command."""
     return argv[: list(argv).index("--")] if "--" in argv else argv
 
 

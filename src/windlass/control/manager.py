@@ -1,9 +1,9 @@
-"""Runs sets of controllers while this process leads.
+"""Runs groups of controllers while this process leads.
 
-The embedded server runs both sets; on Kubernetes `windlass.control.main` runs one. Inside a
-leader's term the reflectors start first, then, when all are in sync, the controllers; they stop in
-the opposite order, and the lease is given back last, so that the next leader begins when this one
-has really ended.
+The embedded server runs both groups; on Kubernetes `windlass.control.main` runs one. Inside a
+leader's term the informers start first, then, when all are in sync, the controllers; they stop in
+the opposite order, and the lease is released last, so that the next leader begins when this one has
+really ended.
 """
 
 from __future__ import annotations
@@ -12,39 +12,41 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from windlass.control import leader, metrics, sets, views
-from windlass.store import client
+from windlass.control import wiring
+from windlass.control.runtime import informers, leader_election, work_report
+from windlass.store import interface
+from windlass.telemetry import prometheus
 
 log = logging.getLogger(__name__)
 
-NAMESPACE = views.NAMESPACE
+NAMESPACE = informers.NAMESPACE
 _PAUSE = 1.0
 
 
 def build(
-    store: client.Store,
+    store: interface.Store,
     *,
     identity: str,
-    registry: metrics.Registry | None = None,
-    timing: leader.Timing | None = None,
-    chosen: Sequence[type[sets.Set]] = sets.ALL,
+    registry: prometheus.Registry | None = None,
+    timing: leader_election.Timing | None = None,
+    chosen: Sequence[type[wiring.ControllerGroup]] = wiring.ALL,
     started: Callable[[], None] = lambda: None,
 ) -> Manager:
-    """The controllers of one process. `identity` is unique among the live ones; one that keeps
-    it over a restart leads again at once. `started` is called when a term's work begins."""
-    return Manager(store, identity, registry or metrics.Registry(), timing, chosen, started)
+    """The controllers of one process. `identity` is unique among live processes; one that keeps it
+    over a restart leads again at once. `started` is called when the work of a term begins."""
+    return Manager(store, identity, registry or prometheus.Registry(), timing, chosen, started)
 
 
 class Manager:
-    """Leads the chosen sets together: it waits for their leases in the order given."""
+    """Leads the chosen groups together: it waits for their leases in the given order."""
 
     def __init__(
         self,
-        store: client.Store,
+        store: interface.Store,
         identity: str,
-        registry: metrics.Registry,
-        timing: leader.Timing | None,
-        chosen: Sequence[type[sets.Set]],
+        registry: prometheus.Registry,
+        timing: leader_election.Timing | None,
+        chosen: Sequence[type[wiring.ControllerGroup]],
         started: Callable[[], None],
     ) -> None:
         self.name = "+".join(each.name for each in chosen)
@@ -52,22 +54,22 @@ class Manager:
         self._registry = registry
         self._chosen = chosen
         self._elections = [
-            leader.Election(store, each.lease, NAMESPACE, identity, timing=timing)
+            leader_election.Election(store, each.lease, NAMESPACE, identity, timing=timing)
             for each in chosen
         ]
         self._started = started
-        self._seen: views.Views | None = None
+        self._seen: informers.InformerFactory | None = None
         self._leading = registry.gauge("windlass_leading", "1 while this process leads.", ["set"])
         for each in chosen:
             self._leading.set(each.name, to=0)
 
     def trouble(self) -> str:
-        """Why this process neither leads nor stands by; "" when it does."""
+        """Why this process neither leads nor stands by; "" if it does."""
         found = next((each.trouble for each in self._elections if each.trouble), "")
         return found or (self._seen.trouble() if self._seen is not None else "")
 
     async def run(self) -> None:
-        """Until cancelled. A defect in a controller ends the term, not the process."""
+        """Runs until cancelled. A defect in a controller ends the term, not the process."""
         while True:
             try:
                 await self._lead([])
@@ -75,24 +77,25 @@ class Manager:
                 log.exception("the controllers stopped and are started again")
             await asyncio.sleep(_PAUSE)
 
-    async def _lead(self, terms: Sequence[leader.Term]) -> None:
-        """Takes the leases one inside the other, and works when all are held."""
+    async def _lead(self, terms: Sequence[leader_election.Term]) -> None:
+        """Takes the leases one inside the other, and works when it has all."""
         if len(terms) == len(self._chosen):
             await self._work(terms)
             return
         await self._elections[len(terms)].run(lambda term: self._lead([*terms, term]))
 
-    async def _work(self, terms: Sequence[leader.Term]) -> None:
-        seen = self._seen = views.Views(self._store)
+    async def _work(self, terms: Sequence[leader_election.Term]) -> None:
+        seen = self._seen = informers.InformerFactory(self._store)
         made = [
-            each(leader.Guarded(self._store, term), seen, term.epoch, self._registry)
+            each(leader_election.Guarded(self._store, term), seen, term.epoch, self._registry)
             for each, term in zip(self._chosen, terms, strict=True)
         ]
         try:
             async with seen:
-                for each in made:
+                for election, each in zip(self._elections, made, strict=True):
                     each.connect()
                     self._leading.set(each.name, to=1)
+                    election.report = work_report.Reporter(each.progress).text
                 self._started()
                 async with asyncio.TaskGroup() as group:
                     for each in made:
@@ -100,5 +103,6 @@ class Manager:
                             group.create_task(loop(), name=name)
         finally:
             self._seen = None
-            for each in made:
+            for election, each in zip(self._elections, made, strict=True):
                 self._leading.set(each.name, to=0)
+                election.report = None

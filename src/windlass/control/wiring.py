@@ -1,7 +1,7 @@
-"""The two sets of controllers, each with a lease of its own: who decides, and who carries out.
+"""The two groups of controllers, each with a lease of its own: the scheduler, and the controllers.
 
-`control.manager` runs them, both in one process or each in its own. They meet only in objects:
-the scheduler writes assignments, the controllers start those of the scheduler's current epoch.
+`control.manager` runs them, both in one process or each in its own. They communicate only through
+objects: the scheduler writes assignments, the controllers start those of its current epoch.
 """
 
 from __future__ import annotations
@@ -9,87 +9,82 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from windlass.control import (
-    builds,
-    cronruns,
-    engine,
-    epochs,
-    members,
-    metrics,
-    nodes,
-    queuestatus,
-    reservationstatus,
-    runs,
-    runtime,
-    scheduler,
-    starting,
-    views,
-    volumes,
+from windlass.control.cron import controller
+from windlass.control.model import capabilities, members, pod_indexes
+from windlass.control.pods import refused_pods
+from windlass.control.runs import (
+    controller as runs_controller,
 )
-from windlass.kinds import cronrun, kubernetes, meta
-from windlass.kinds.run import Run, RunSpec
-from windlass.store import client
-from windlass.store.reflector import Change
+from windlass.control.runs import (
+    environment_builds,
+    node_lifecycle,
+    start_gate,
+)
+from windlass.control.runtime import epochs, informers, work_report
+from windlass.control.runtime.controller import Controller, Key
+from windlass.control.scheduler import loop, queue_metrics, queue_status, reservation_status
+from windlass.control.volumes import topology
+from windlass.kinds.types import core, cronrun, meta
+from windlass.kinds.types.run import Run, RunSpec
+from windlass.store import interface
+from windlass.store.informer import Change
+from windlass.telemetry import prometheus
 
 T = TypeVar("T", bound=meta.Object)
 Loop = Callable[[], Coroutine[Any, Any, None]]
 Loops = Mapping[str, Loop]
-"""By name, what runs until it is cancelled."""
+"""By name, coroutines that run until cancelled."""
 
 
-class Set(Protocol):
+class ControllerGroup(Protocol):
     """What one leader runs in one term."""
 
     name: ClassVar[str]
     lease: ClassVar[str]
 
     def __init__(
-        self, store: client.Store, seen: views.Views, epoch: int, registry: metrics.Registry
+        self,
+        store: interface.Store,
+        seen: informers.InformerFactory,
+        epoch: int,
+        registry: prometheus.Registry,
     ) -> None:
-        """`store` writes while the term lasts; `epoch` is the term's."""
+        """`store` writes while the term lasts; `epoch` is that of the term."""
         ...
 
     def connect(self) -> None:
-        """Called once, when all that is seen is there: which change wakes which controller."""
+        """Called once, when all informers are in sync: connects changes with controllers."""
         ...
 
     def loops(self) -> Loops: ...
 
+    def progress(self) -> work_report.Progress:
+        """How far its work is, for the report of the leader."""
+        ...
 
-class Scheduler(Set):
-    """Decides, and tells what queues hold."""
+
+class Scheduler(ControllerGroup):
+    """Decides, and writes the status of queues."""
 
     name = "scheduler"
-    lease = views.SCHEDULER_LEASE
+    lease = informers.SCHEDULER_LEASE
 
     def __init__(
-        self, store: client.Store, seen: views.Views, epoch: int, registry: metrics.Registry
+        self,
+        store: interface.Store,
+        seen: informers.InformerFactory,
+        epoch: int,
+        registry: prometheus.Registry,
     ) -> None:
-        self._scheduler = scheduler.Scheduler(
-            store,
-            nodes=seen.nodes,
-            pods=seen.pods,
-            runs=seen.runs,
-            queues=seen.queues,
-            engine=seen.engine,
-            scheduling=seen.scheduling,
-            claims=(seen.claims, seen.volumes, seen.classes),
-            room=seen.room_for_volumes,
-            attachments=seen.attachments,
-            quotas=seen.quotas,
-            reservations=seen.reservations,
-            runtimes=seen.runtimes,
-            beside=(seen.namespaces, seen.budgets),
-            epoch=epoch,
-            registry=registry,
-        )
-        self._statuses = queuestatus.QueueStatuses(
-            store, seen.queues, look=self._scheduler.look, decided=self._scheduler.decided
-        )
-
-        self._reservations = reservationstatus.ReservationStatuses(
+        self._scheduler = loop.Scheduler(store, seen, epoch=epoch, registry=registry)
+        self._statuses = queue_status.QueueStatuses(
+            store, seen.queues,
+            read=self._scheduler.read, decided=self._scheduler.decided,
+            metrics=queue_metrics.QueueMetrics(registry),
+        )  # fmt: skip
+        self._reservations = reservation_status.ReservationStatuses(
             store, seen.reservations,
-            look=self._scheduler.look, decided=self._scheduler.decided_anew,
+            read=self._scheduler.read, decided=self._scheduler.decided_anew,
         )  # fmt: skip
 
     def connect(self) -> None:
@@ -97,52 +92,64 @@ class Scheduler(Set):
 
     def loops(self) -> Loops:
         return {
-            scheduler.NAME: self._scheduler.run,
-            queuestatus.NAME: self._statuses.run,
-            reservationstatus.NAME: self._reservations.run,
-            "summaries": self._scheduler.tell_placed,
+            loop.NAME: self._scheduler.run,
+            queue_status.NAME: self._statuses.run,
+            reservation_status.NAME: self._reservations.run,
+            "summaries": self._scheduler.summarize_bindings,
         }
 
+    def progress(self) -> work_report.Progress:
+        return self._scheduler.meter.progress()
 
-class Controllers(Set):
-    """Carry out: pods of Runs, Runs of CronRuns, nodes that fall silent."""
+
+class Controllers(ControllerGroup):
+    """Execute decisions: pods of Runs, Runs of CronRuns, silent nodes."""
 
     name = "controllers"
     lease = "windlass-controllers"
 
     def __init__(
-        self, store: client.Store, seen: views.Views, epoch: int, registry: metrics.Registry
+        self,
+        store: interface.Store,
+        seen: informers.InformerFactory,
+        epoch: int,
+        registry: prometheus.Registry,
     ) -> None:
-        del epoch  # they only carry out; what counts is the scheduler's
+        del epoch  # the run controller uses the epoch of the scheduler
         self._seen_runs, self._seen_pods = seen.runs, seen.pods
         self._seen_crons, self._seen_nodes = seen.crons, seen.nodes
         self._facts = seen.engine
-        claims = self._seen_claims = (seen.claims, seen.volumes, seen.classes)
-        self._runs = runtime.Controller(
-            runs.NAME,
-            runs.Runs(
+        claims = self._seen_claims = (seen.claims, seen.volumes, seen.storage_classes)
+        self._runs = Controller(
+            runs_controller.NAME,
+            runs_controller.Runs(
                 store,
                 seen.pods,
                 epochs.Epoch(seen.scheduler_lease, self._epoch_began).current,
-                silence=nodes.Silence(seen.nodes),
+                nodes=node_lifecycle.NodeStates(seen.nodes),
                 engine=self._engine,
-                address=self._address,
-                gate=starting.Gate(store, seen.nodes, claims, seen.runtimes),
+                gate=start_gate.StartGate(store, seen.nodes, claims, seen.runtime_classes),
             ).reconcile,
             keys=lambda: [_key(each) for each in self._seen_runs],
             workers=8,
             registry=registry,
         )
-        self._crons = runtime.Controller(
-            cronruns.NAME,
-            cronruns.CronRuns(store).reconcile,
+        self._crons = Controller(
+            controller.NAME,
+            controller.CronRuns(store).reconcile,
             keys=lambda: [_key(each) for each in self._seen_crons],
             registry=registry,
         )
-        self._nodes = runtime.Controller(
-            nodes.NAME,
-            nodes.Heartbeats(store, lambda: self._engine().heartbeats).reconcile,
+        self._nodes = Controller(
+            node_lifecycle.NAME,
+            node_lifecycle.Heartbeats(store, lambda: self._engine().heartbeats).reconcile,
             keys=lambda: [_key(each) for each in self._seen_nodes],
+            registry=registry,
+        )
+        self._refused = Controller(
+            refused_pods.NAME,
+            refused_pods.RefusedPods(store, seen.pods, self._engine).reconcile,
+            keys=lambda: [_key(each) for each in self._seen_pods if refused_pods.concerns(each)],
             registry=registry,
         )
 
@@ -151,26 +158,27 @@ class Controllers(Set):
         self._seen_pods.add_handler(self._pod_changed)
         self._seen_crons.add_handler(self._cron_changed)
         self._seen_nodes.add_handler(self._node_changed)
-        for reflector in self._seen_claims:
-            reflector.add_handler(self._claim_changed)
+        for informer in self._seen_claims:
+            informer.add_handler(self._claim_changed)
 
     def loops(self) -> Loops:
         return {
-            runs.NAME: self._runs.run,
-            cronruns.NAME: self._crons.run,
-            nodes.NAME: self._nodes.run,
+            runs_controller.NAME: self._runs.run,
+            controller.NAME: self._crons.run,
+            node_lifecycle.NAME: self._nodes.run,
+            refused_pods.NAME: self._refused.run,
         }
 
-    def _engine(self) -> engine.Engine:
-        return engine.Engine.read(self._facts.get(engine.NAME, engine.NAMESPACE))
+    def progress(self) -> work_report.Progress:
+        return work_report.together(
+            each.progress() for each in (self._runs, self._crons, self._nodes, self._refused)
+        )
 
-    def _address(self, name: str) -> str:
-        node = self._seen_nodes.get(name)
-        listed = (node.status.addresses if node else None) or ()
-        return next((each.address for each in listed if each.type == "InternalIP"), "")
+    def _engine(self) -> capabilities.Engine:
+        return capabilities.Engine.read(self._facts.get(capabilities.NAME, capabilities.NAMESPACE))
 
     def _epoch_began(self) -> None:
-        """What was decided in it may have been seen before it was known to count."""
+        """Assignments of an epoch may have been seen before it was known to be valid."""
         for owner in self._seen_runs:
             if owner.status.phase == "Queued" and owner.status.assignment is not None:
                 self._runs.enqueue(_key(owner))
@@ -182,48 +190,48 @@ class Controllers(Set):
 
     def _run_changed(self, _: Change, before: Run | None, after: Run | None) -> None:
         changed = _either(before, after)
-        if not runs.only_waits(changed):
+        if not runs_controller.only_waits(changed):
             self._runs.enqueue(_key(changed))
-        made_by = cronruns.owner_key(changed)
+        made_by = controller.owner_key(changed)
         if made_by is not None:
             self._crons.enqueue(made_by)
 
-    def _pod_changed(
-        self, _: Change, before: kubernetes.Pod | None, after: kubernetes.Pod | None
-    ) -> None:
+    def _pod_changed(self, _: Change, before: core.Pod | None, after: core.Pod | None) -> None:
         changed = _either(before, after)
+        if refused_pods.concerns(changed):
+            self._refused.enqueue(_key(changed))
         owner = members.owner_key(changed)
         if owner is not None:
             self._runs.enqueue(owner)
-        elif any(builds.pod_index(changed)):
-            self._starting(changed.namespace, lambda spec: builds.is_kept(spec, self._engine()))
+        elif any(pod_indexes.environment(changed)):
+            self._starting(
+                changed.namespace, lambda spec: environment_builds.is_kept(spec, self._engine())
+            )
 
     def _claim_changed(self, *_: object) -> None:
         """Runs whose pods wait for a volume."""
         kept = self._engine().kept_claim
-        self._starting("", lambda spec: bool(volumes.mounted(spec, kept)))
+        self._starting("", lambda spec: bool(topology.mounted(spec, kept)))
 
     def _starting(self, namespace: str, which: Callable[[RunSpec], bool]) -> None:
-        """Wakes Runs whose pods may be waited with; of all namespaces if it is ""."""
+        """Wakes Runs whose pods may wait for it; of all namespaces if it is ""."""
         for owner in self._seen_runs:
             there = not namespace or owner.namespace == namespace
             if there and owner.status.phase == "Starting" and which(owner.spec):
                 self._runs.enqueue(_key(owner))
 
-    def _node_changed(
-        self, _: Change, before: kubernetes.Node | None, after: kubernetes.Node | None
-    ) -> None:
+    def _node_changed(self, _: Change, before: core.Node | None, after: core.Node | None) -> None:
         changed = _either(before, after)
-        if not nodes.matters(before, after):
+        if not node_lifecycle.matters(before, after):
             return
         self._nodes.enqueue(_key(changed))
-        for pod in self._seen_pods.by(views.BY_NODE, changed.name):
+        for pod in self._seen_pods.by(pod_indexes.BY_NODE, changed.name):
             owner = members.owner_key(pod)
             if owner is not None:
                 self._runs.enqueue(owner)
 
 
-ALL: tuple[type[Set], ...] = (Scheduler, Controllers)
+ALL: tuple[type[ControllerGroup], ...] = (Scheduler, Controllers)
 
 
 def _either(before: T | None, after: T | None) -> T:
@@ -232,5 +240,5 @@ def _either(before: T | None, after: T | None) -> T:
     return changed
 
 
-def _key(obj: meta.Object) -> runtime.Key:
+def _key(obj: meta.Object) -> Key:
     return obj.namespace, obj.name

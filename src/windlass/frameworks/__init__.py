@@ -1,25 +1,14 @@
-"""How the members of a run find each other: one small module per framework, each pure.
+"""Frameworks of distributed jobs: one small, pure module for each.
 
-A `group.Group` of members with their addresses goes in; variables, files and the command of one
-member come out. Nothing here reads a clock, a file or a socket, except `companion`, which is the
-program that runs inside pods.
+A module turns a `group.Group` of members with their addresses into the variables, files and command
+of one member. Only `companion`, the program that runs inside pods, does I/O.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from windlass.frameworks import (
-    deepspeed,
-    flink,
-    jax,
-    mpi,
-    process,
-    ray,
-    spark,
-    tensorflow,
-    torch,
-)
+from windlass.frameworks import deepspeed, flink, jax, mpi, process, ray, spark, tensorflow, torch
 from windlass.frameworks.group import Framework, Group, Member, Rendered
 
 BY_NAME: dict[str, Framework] = {
@@ -34,11 +23,11 @@ BY_NAME: dict[str, Framework] = {
     "spark": spark.FRAMEWORK,
     "flink": flink.FRAMEWORK,
 }
-"""By the word in `spec.framework`. Horovod's ranks are MPI's."""
+"""By the value of `spec.framework`. Horovod is started by MPI."""
 
 
 def render(name: str, group: Group, member: Member) -> Rendered:
-    """What one member of a run needs to find the others."""
+    """The variables, files and command with which a member of a run finds the others."""
     framework = BY_NAME[name]
     rendered = framework.render(group, member)
     common = group.variables(member, ranks=not framework.starts_ranks)

@@ -1,13 +1,13 @@
-"""The program beside a user's command inside pods: starts things on other members, without ssh.
+"""The companion: a program inside pods that starts processes in other pods of a run, without ssh.
 
-    companion exec -- COMMAND      writes the framework's files, becomes COMMAND
-    companion lead                 first member: carries out the plan in WINDLASS_PLAN
-    companion follow               other members: do what the lead asks, end when it says so
+    companion exec -- COMMAND      writes the framework's files, then executes COMMAND
+    companion lead                 first member: executes the plan in WINDLASS_PLAN
+    companion follow               other members: execute the lead's requests until it ends them
     companion rsh NAME COMMAND     for mpirun, in place of ssh
 
-A follower listens on its own port. Each connection first proves, both ways, that it knows the
-secret of the run (HMAC over both sides' nonces); the secret itself is never sent. The lead keeps
-one connection to each follower: when it is lost, what was started for it is killed.
+A follower listens on its own port. On each connection both sides first prove that they know the
+secret of the run (HMAC over the nonces of both sides); the secret itself is never sent. The lead
+keeps one connection to each follower. When it breaks, the processes started for it are killed.
 
 Standard library only, and nothing of this package: it can be copied into any image.
 """
@@ -35,10 +35,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-PATIENCE = 600.0
-"""Seconds that members may take to appear; a start limit of the run ends it sooner."""
+TIMEOUT = 600.0
+"""Seconds until all members must be reachable; a start limit of the run may be shorter."""
 _LEAVING = 5.0
-"""Seconds that what runs for others may take to end by itself, once its member is told to leave."""
+"""Seconds for processes of other members to end by themselves after this member was stopped."""
 _RETRY = 0.1
 _NONCE = 32
 _HEADER = struct.Struct(">cI")
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PeerError as problem:
         _say(str(problem))
         return 1
-    _say("say exec, lead, follow or rsh")
+    _say("the first argument must be exec, lead, follow or rsh")
     return 2
 
 
@@ -76,7 +76,7 @@ def folder() -> Path:
 
 
 def write_files(place: Path, files: dict[str, str]) -> None:
-    """The framework's files; those that begin with #! can be run."""
+    """Writes the framework's files; those that begin with #! are executable."""
     for name, content in files.items():
         path = place / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def become(command: Sequence[str]) -> NoReturn:
 
 
 class Lead:
-    """Brings the others up, runs the user's command, lets the others go."""
+    """Starts the workers on the other members, runs the user's command, then ends the workers."""
 
     def __init__(self, plan: dict[str, Any], secret: bytes) -> None:
         self._plan = plan
@@ -131,7 +131,7 @@ class Lead:
         needs = self._plan["needs"]
         if needs and not shutil.which(needs):
             raise PeerError(f"{needs} is not there; is it in the run's environment?")
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         for argv in self._plan["background"]:
             self._background.append(_start(_filled(argv, me)))
             self._until_open(me["address"], self._plan["opens"], deadline)
@@ -149,7 +149,7 @@ class Lead:
 
     def _until_open(self, address: str, port: int, deadline: float) -> None:
         while port and not self._stopping and time.monotonic() < deadline:
-            self._look_after_background()
+            self._check_background()
             with contextlib.suppress(OSError):
                 socket.create_connection((address, port), timeout=5.0).close()
                 return
@@ -157,7 +157,7 @@ class Lead:
 
     def _reach(self, other: dict[str, Any], deadline: float) -> socket.socket:
         while True:
-            self._look_after_background()
+            self._check_background()
             try:
                 return connect(other["address"], other["port"], self._secret)
             except (OSError, PeerError) as problem:
@@ -168,45 +168,45 @@ class Lead:
     def _until_ready(self, deadline: float) -> None:
         ready = self._plan["ready"]
         while ready and not self._stopping:
-            self._look_after_background()
-            code, said = self._ask(ready, deadline)
+            self._check_background()
+            code, printed = self._ask(ready, deadline)
             if code == 0:
                 return
             if time.monotonic() > deadline:
-                words = said.strip().splitlines()
+                words = printed.strip().splitlines()
                 raise PeerError("the cluster was not complete in time: " + "\n".join(words[-3:]))
             time.sleep(_RETRY)
 
     def _ask(self, words: Sequence[str], deadline: float) -> tuple[int, str]:
-        """What a command says; given up when what it asks about is gone or it takes too long."""
-        with tempfile.TemporaryFile() as said:
-            process = _start(words, output=said)
+        """The output of a check; it is killed when a background process has ended or on timeout."""
+        with tempfile.TemporaryFile() as printed:
+            process = _start(words, output=printed)
             try:
                 while process.poll() is None and not self._stopping:
-                    self._look_after_background()
+                    self._check_background()
                     if time.monotonic() > deadline:
                         break
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(_RETRY)
             finally:
                 end([process], grace=0.0)
-            said.seek(0)
-            return process.returncode, said.read().decode(errors="replace")
+            printed.seek(0)
+            return process.returncode, printed.read().decode(errors="replace")
 
-    def _look_after_background(self) -> None:
+    def _check_background(self) -> None:
         for process in self._background:
             if process.poll() is not None:
                 raise PeerError(f"{_shown(process)} ended with exit code {process.returncode}")
 
     def _watch(self, process: subprocess.Popen[bytes]) -> int:
-        """Until the user's command ends, or what it needs is gone."""
+        """Waits until the user's command ends or a process that it needs has ended."""
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return _exit_code(process.wait(timeout=0.5))
             if self._stopping:
                 continue
             try:
-                self._look_after_background()
+                self._check_background()
             except PeerError:
                 end([process])
                 raise
@@ -221,8 +221,8 @@ class Lead:
 
 
 class Follower:
-    """Waits for the lead; ends when it says so. A signal does not end it while it has callers: the
-    lead's command has until the end of the grace, and needs its workers for that."""
+    """Serves the lead until the lead ends it. A signal does not end it while it has connections:
+    the lead's command may run until the end of the grace period and needs its workers."""
 
     def __init__(self, port: int, secret: bytes) -> None:
         self._port = port
@@ -238,7 +238,7 @@ class Follower:
 
 
 class Listener:
-    """Serves what members ask of each other, one thread each."""
+    """Serves the requests of other members, each in a thread."""
 
     def __init__(self, port: int, secret: bytes) -> None:
         self._secret = secret
@@ -261,12 +261,12 @@ class Listener:
         return self._code
 
     def end_when_alone(self, code: int) -> None:
-        """Ends as soon as nobody is connected. Safe in a signal handler: it takes no lock."""
+        """Ends as soon as no connection is open. Takes no lock: a signal handler may call it."""
         self._code_alone = code
         threading.Thread(target=self._end_if_alone, daemon=True).start()
 
     def stop(self) -> None:
-        """Callers hear how what they asked for ended: mpirun is gone before its last words are."""
+        """Waits until callers have received their exit codes: mpirun may end earlier."""
         self._socket.close()
         self._carried_out()
         with self._lock:
@@ -309,7 +309,7 @@ class Listener:
             self._finish(self._code_alone)
 
     def _work(self, link: socket.socket, kind: bytes, body: bytes) -> None:
-        """The lead's own connection: one worker, until told to end or the lead is gone."""
+        """Serves the connection of the lead: runs one worker until the lead ends it or is lost."""
         worker: subprocess.Popen[bytes] | None = None
         try:
             if kind == b"w":
@@ -327,7 +327,7 @@ class Listener:
     def _mourn(self, worker: subprocess.Popen[bytes]) -> None:
         code = worker.wait()
         if not self._end.is_set():
-            # The lead may be about to say that all is over: then this was no accident.
+            # The lead may be ending all workers at this moment: then this is no failure.
             self._end.wait(2.0)
             _say(f"{_shown(worker)} ended with exit code {code}")
             self._finish(_exit_code(code) or 1)
@@ -338,7 +338,7 @@ class Listener:
             self._end.set()
 
     def _run(self, link: socket.socket, order: dict[str, Any]) -> None:
-        """A command for the caller, who gets what it prints and how it ends."""
+        """Runs a command; the caller gets its output and exit code."""
         with self._lock:
             self._orders += 1
         try:
@@ -373,7 +373,7 @@ class Listener:
 
 
 def _pump(selector: selectors.BaseSelector, names: dict[int, bytes], link: socket.socket) -> None:
-    """What the command prints goes to the caller until it prints no more or the caller is gone."""
+    """Sends the output of the command to the caller until it ends or the caller disconnects."""
     open_pipes = set(names)
     while open_pipes:
         for key, _ in selector.select():
@@ -388,7 +388,7 @@ def _pump(selector: selectors.BaseSelector, names: dict[int, bytes], link: socke
 
 
 def remote(words: Sequence[str]) -> int:
-    """`rsh NAME COMMAND ...` as mpirun calls it: flags before the name are ssh's, not ours."""
+    """`rsh NAME COMMAND ...`, called by mpirun; options of ssh before the name are ignored."""
     rest = list(words)
     while rest and rest[0].startswith("-"):
         del rest[: 2 if rest[0] in ("-l", "-p", "-o") else 1]
@@ -398,7 +398,7 @@ def remote(words: Sequence[str]) -> int:
     name, *command = rest
     member = _member(name)
     link = connect(member["address"], member["port"], _secret())
-    # As with ssh, a shell on the other side reads the words.
+    # As with ssh, a shell of the other member runs the command line.
     send(link, b"x", json.dumps({"argv": ["/bin/sh", "-c", " ".join(command)]}).encode())
     while True:
         try:
@@ -417,7 +417,7 @@ def _member(name: str) -> dict[str, Any]:
     for member in found:
         if member["name"] == name:
             return member
-    raise PeerError(f"there is no member {name}; there are {', '.join(m['name'] for m in found)}")
+    raise PeerError(f"there is no worker {name}; there are {', '.join(m['name'] for m in found)}")
 
 
 # --- the wire
@@ -436,7 +436,7 @@ def connect(address: str, port: int, secret: bytes) -> socket.socket:
 
 
 def prove(link: socket.socket, secret: bytes, mine: bytes, theirs: bytes) -> None:
-    """Both sides know the secret, or the connection ends."""
+    """Raises PeerError unless both sides know the secret."""
     nonce = secrets.token_bytes(_NONCE)
     link.sendall(nonce)
     other = _exactly(link, _NONCE)
@@ -474,7 +474,7 @@ def _mac(secret: bytes, who: bytes, first: bytes, second: bytes) -> bytes:
 
 
 def end(processes: Sequence[subprocess.Popen[bytes]], grace: float = 5.0) -> None:
-    """Each with its whole session: asked, then killed."""
+    """Ends processes with their whole sessions: SIGTERM, then SIGKILL."""
     for number, wait in ((signal.SIGTERM, grace), (signal.SIGKILL, 5.0)):
         for process in processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -530,7 +530,7 @@ def _own_port() -> int:
 def _secret() -> bytes:
     text = os.environ.get("WINDLASS_SECRET", "")
     if not text:
-        raise PeerError("WINDLASS_SECRET is not set: members cannot trust each other")
+        raise PeerError("WINDLASS_SECRET is not set: workers cannot trust each other")
     return text.encode()
 
 

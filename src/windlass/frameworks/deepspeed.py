@@ -1,7 +1,7 @@
 """DeepSpeed: torch's names, a hostfile, and the launcher started on each member instead of ssh.
 
 `deepspeed train.py` becomes `deepspeed --hostfile ... --no_ssh --node_rank N ... train.py`; what
-the user says himself is left alone.
+the user sets is left alone.
 """
 
 from __future__ import annotations

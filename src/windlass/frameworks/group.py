@@ -1,4 +1,4 @@
-"""The members of one attempt of a run, as frameworks see them, and the names that all share."""
+"""The members of one attempt of a run, as frameworks see them, and the variables of all members."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-MOST_LISTED = 512
-"""Groups with more members do not list them all in a variable: it would be in every pod."""
+MAX_LISTED = 512
+"""Larger groups do not list all members in a variable, which would be part of every pod."""
 LEADERS = frozenset({"head", "launcher", "driver", "master", "chief", "jobmanager", "leader"})
-"""Names of a first role that only leads: it does none of the workers' work."""
+"""Names of a first role that only leads and does no work of the workers."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Member:
-    """One member."""
+    """One member: a pod of the run."""
 
     role: str
     index: int
     rank: int
-    """Counts all members, roles in the order of the spec."""
+    """Index among all members, with the roles in the order of the spec."""
     address: str
     port: int
-    """The first of the ports that are its own."""
+    """The first of the ports of the member."""
     gpus: int = 0
     cpus: int = 1
-    """Whole ones, at least one: how much of itself a framework may use."""
+    """Whole CPUs, at least one, that a framework may use."""
     memory: int = 0
     """Bytes."""
 
@@ -40,7 +40,7 @@ class Member:
 
     @property
     def slots(self) -> int:
-        """How many ranks it starts, where a framework starts several: one per GPU."""
+        """The number of ranks that a framework starts in the member: one per GPU."""
         return max(1, self.gpus)
 
 
@@ -52,22 +52,23 @@ class Group:
     members: tuple[Member, ...]
     """By rank."""
     command: tuple[str, ...]
-    """What the user wants the member that is asked about to run."""
+    """The user's command for the member that is rendered."""
     root: str
-    """What `/windlass` is to the members."""
+    """The path of `/windlass` inside of the members."""
     python: str
-    """A Python that has this package, inside the members; or any, if `companion` is set."""
+    """A Python inside of the members that has this package; or any, if `companion` is set."""
     companion: str = ""
-    """Where a copy of the companion lies inside the members; "": their Python has this package."""
+    """Path of a copy of the companion inside of the members; "": their Python has this package."""
     least: int = 0
-    """Members may come and go while it runs, down to this many; 0: they may not."""
-    _kept: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    """Minimum number of members of an elastic run; 0: it is not elastic."""
+    _cache: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """What takes a walk over all members and is the same for each of them: thousands ask."""
-        if name not in self._kept:
-            self._kept[name] = make()
-        found: T = self._kept[name]
+        """A cached value that depends on all members and is the same for each: there may be
+        thousands."""
+        if name not in self._cache:
+            self._cache[name] = make()
+        found: T = self._cache[name]
         return found
 
     @property
@@ -76,29 +77,29 @@ class Group:
 
     @property
     def leads_only(self) -> bool:
-        """The first member has a role of its own, so it does no work of the workers'."""
+        """Whether the first member has a leading role of its own and does no worker's work."""
         lead = self.lead
         alone = self.sizes[lead.role] == 1
         return alone and len(self.members) > 1 and lead.role in LEADERS
 
     @property
     def workers(self) -> tuple[Member, ...]:
-        """Those who do the work."""
+        """The members that do the work."""
         return self.once("workers", lambda: self.members[1:] if self.leads_only else self.members)
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """How many members each role has."""
+        """Role -> number of members."""
         return self.once("sizes", lambda: Counter(member.role for member in self.members))
 
     @property
     def folder(self) -> str:
-        """Where files of a framework go."""
+        """The folder of a framework's files."""
         return f"{self.root}/run"
 
     def variables(self, member: Member, *, ranks: bool) -> dict[str, str]:
-        """Names that every framework's members see. `ranks`: each member is one rank; where a
-        framework starts ranks itself, it tells each its own."""
+        """The variables of a member in every framework. `ranks`: each member is one rank; a
+        framework that starts ranks itself sets those variables."""
         own = {
             "WINDLASS_RANK": str(member.rank),
             "WINDLASS_SIZE": str(len(self.members)),
@@ -113,8 +114,8 @@ class Group:
 
     @property
     def is_listed(self) -> bool:
-        """Whether every member is told who all of them are."""
-        return len(self.members) <= MOST_LISTED
+        """Whether the variables of each member list all members."""
+        return len(self.members) <= MAX_LISTED
 
     def _hosts(self) -> str:
         return ",".join(f"{each.address}:{each.port}" for each in self.members)
@@ -157,51 +158,51 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rendered:
-    """What a member's pod gets."""
+    """The variables, files and command of a member's pod."""
 
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Name -> content, in `Group.folder`."""
     command: Sequence[str] = ()
     scratch: str = ""
-    """A folder beside the member's own that its framework makes: `/tmp/wl-...`. Whoever runs pods
-    on the machine's own files removes it with the last of them."""
+    """A folder outside of the pod's own that the framework creates: `/tmp/wl-...`. Without
+    container images, the agent removes it with the last pod that uses it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Framework:
     ports: int
-    """How many each member needs."""
+    """The number of ports that each member needs."""
     render: Callable[[Group, Member], Rendered]
     secret: bool = False
-    """Members speak to each other's companion, with a secret of the run."""
+    """Members talk to each other's companion and need a secret of the run."""
     starts_ranks: bool = False
-    """One member may be several ranks, or none: names of ranks are the framework's to set."""
+    """The framework starts ranks itself, several or none per member, and sets their variables."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Steps:
-    """What the companion of the first member does, in this order."""
+    """The commands that the companion of the first member starts."""
 
     command: Sequence[str]
-    """The user's, when all is ready."""
+    """The user's command, started last, when the cluster is ready."""
     background: Sequence[Sequence[str]] = ()
-    """Beside it, on this member: the first is what all others join."""
+    """Commands beside it on this member, started first; the workers join the first of them."""
     opens: int = 0
-    """The port on which the first answers; the others start when it does."""
+    """The port of the first background command; the workers start when it accepts connections."""
     workers: Sequence[str] = ()
-    """On each other member. `{address}`, `{cpus}` and `{gpus}` are that member's, here and in
-    `background`."""
+    """The command of each other member. `{address}`, `{cpus}` and `{gpus}` are that member's, here
+    and in `background`."""
     ready: Sequence[str] = ()
-    """Repeated until it succeeds."""
+    """A check that is repeated until it succeeds."""
     scratch: str = ""
-    """See `Rendered`; removed when the command ends, too."""
+    """See `Rendered`; also removed when the command ends."""
     needs: str = ""
-    """A program that must be in the environment; without it nothing is started."""
+    """A program that must be in the PATH; without it nothing is started."""
 
 
 def led(group: Group, member: Member, steps: Steps, files: Mapping[str, str]) -> Rendered:
-    """The command of a member whose first member leads the others through the companion."""
+    """What a member gets in a group whose first member starts the others through the companion."""
     variables = {"WINDLASS_FILES": json.dumps(files)} if files else {}
     if member != group.lead:
         return Rendered(variables, files, companion(group, "follow"))
@@ -228,12 +229,12 @@ def led(group: Group, member: Member, steps: Steps, files: Mapping[str, str]) ->
     return Rendered(variables, files, companion(group, "lead"))
 
 
-def companion(group: Group, *words: str) -> list[str]:
+def companion(group: Group, *arguments: str) -> list[str]:
     program = [group.companion] if group.companion else ["-m", "windlass.frameworks.companion"]
-    return [group.python, "-I", *program, *words]
+    return [group.python, "-I", *program, *arguments]
 
 
 def job_number(uid: str, attempt: int) -> int:
-    """A number for those who want one: Slurm's jobs have no names."""
+    """A job number for programs that expect Slurm's numeric job ids."""
     digest = hashlib.sha256(f"{uid}/{attempt}".encode()).digest()
     return int.from_bytes(digest[:4]) & 0x7FFFFFFF

@@ -1,8 +1,8 @@
-"""A group on its way into a pod whose members' addresses are not known yet, and back.
+"""Serializes a group into a pod before the addresses of its members are known, and reads it back.
 
-Where every member has an address of its own, `control.podrender` writes an order into the pod and
-`agent.prepare` makes the group of it, inside the pod, once the address book is full. It tells
-roles, not members: it is the same few lines for two members and for thousands. Pure.
+If every member has an address of its own, `control.runs.pod_template` writes the configuration into
+the pod, and `agent.init.main` builds the group inside the pod when all addresses are known. The
+configuration lists roles, not members: its size does not depend on the number of members. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from windlass.frameworks.group import Group, Member
 
 
 def write(framework: str, group: Group, member: Member) -> dict[str, Any]:
-    """What `read` makes the group and its member from; as JSON knows it."""
+    """The configuration, as a JSON value, from which `read` builds the group and the member."""
     first = {each.role: each for each in reversed(group.members)}
     return {
         "framework": framework,
@@ -40,42 +40,42 @@ def write(framework: str, group: Group, member: Member) -> dict[str, Any]:
     }
 
 
-def sizes(order: Mapping[str, Any]) -> dict[str, int]:
-    """How many members of each role there must be."""
-    return {str(role["name"]): int(role["size"]) for role in order["roles"]}
+def sizes(config: Mapping[str, Any]) -> dict[str, int]:
+    """Role -> number of members."""
+    return {str(role["name"]): int(role["size"]) for role in config["roles"]}
 
 
 def read(
-    order: Mapping[str, Any], addresses: Mapping[str, Sequence[str]], root: str, companion: str
+    config: Mapping[str, Any], addresses: Mapping[str, Sequence[str]], root: str, companion: str
 ) -> tuple[Group, Member]:
-    """The group with its members' addresses (by role, in the order of their indexes)."""
+    """The group and the member. `addresses`: by role, in the order of the members' indexes."""
     members = [
         (role, index, addresses[role["name"]][index])
-        for role in order["roles"]
+        for role in config["roles"]
         for index in range(role["size"])
     ]
     group = Group(
-        run=order["run"],
-        uid=order["uid"],
-        attempt=order["attempt"],
+        run=config["run"],
+        uid=config["uid"],
+        attempt=config["attempt"],
         members=tuple(
             Member(
                 role=role["name"],
                 index=index,
                 rank=rank,
                 address=address,
-                port=order["port"],
+                port=config["port"],
                 gpus=role["gpus"],
                 cpus=role["cpus"],
                 memory=role["memory"],
             )
             for rank, (role, index, address) in enumerate(members)
         ),
-        command=tuple(order["command"]),
+        command=tuple(config["command"]),
         root=root,
-        python=order["python"],
+        python=config["python"],
         companion=companion,
-        least=order["least"],
+        least=config["least"],
     )
-    key = order["role"], order["index"]
+    key = config["role"], config["index"]
     return group, next(each for each in group.members if (each.role, each.index) == key)

@@ -58,7 +58,7 @@ def render(group: Group, member: Member) -> Rendered:
         "PRTE_ALLOW_RUN_AS_ROOT": "1",
         "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
-    if member == lead:  # mpirun, and with it whoever is asked to reach the others, runs here
+    if member == lead:  # mpirun runs here and starts the others
         listed = [{"name": m.name, "address": m.address, "port": m.port} for m in group.members]
         variables["WINDLASS_MEMBERS"] = json.dumps(listed)
     steps = Steps(command=_command(group, slots), needs=_command(group, slots)[0])

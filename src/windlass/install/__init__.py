@@ -1,6 +1,6 @@
-"""Windlass on a cluster: what is installed, how it gets there, and what may stand in its way.
+"""Installs Windlass on a Kubernetes cluster.
 
-`render` makes the objects from options alone; `applying` puts them into a cluster and takes them
-out; `waiting` tells when they work; `checkup` looks for trouble. `windlass install` and its kin
-call them. Nothing here runs in the cluster.
+`render` creates the objects from the options; `apply` applies and removes them; `readiness` waits
+until they work; `preflight` finds problems of the cluster. Called by `windlass install`, `upgrade`,
+`uninstall` and `doctor`. Nothing here runs in the cluster.
 """

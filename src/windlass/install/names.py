@@ -1,23 +1,30 @@
-"""Names that the parts of an installation know each other by."""
+"""Names of objects that several parts of an installation use."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from windlass.control import views
+from windlass.control.runtime import informers
 
-SYSTEM = views.NAMESPACE
+SYSTEM = informers.NAMESPACE
 NODES = "windlass-nodes"
-"""The node agents' namespace: they reach into their nodes, so nobody else's pods belong there."""
+"""The namespace of node agents: they have access to their nodes, so no other pods belong there."""
 
 SCHEDULER, CONTROLLERS, SERVER, AGENT = (
     f"windlass-{part}" for part in ("scheduler", "controllers", "server", "agent")
 )
 AUTHORITY = "windlass-authority"
 SERVER_TLS = "windlass-server-tls"
+METRICS_TLS = "windlass-metrics-tls"
 INSTALLATION = "installation"
-"""ConfigMap of the options that were given: an upgrade keeps them."""
+"""ConfigMap with the options of the installation, which an upgrade keeps."""
+CLAIM = f"state-{SERVER}-0"
+"""Volume claim of the server."""
+CLAIM_PATH = f"/api/v1/namespaces/{SYSTEM}/persistentvolumeclaims/{CLAIM}"
 PRIORITY = "windlass-platform"
+SCRAPER = "windlass-metrics-reader"
+"""ClusterRole of those who may read /metrics of the components."""
+METRICS_PORT = "https-metrics"
 MANAGER = "windlass-install"
 """Field manager of server-side apply."""
 
@@ -33,7 +40,7 @@ def labels(part: str) -> dict[str, str]:
 
 
 def selector(part: str) -> dict[str, str]:
-    """What never changes of the labels: selectors of Deployments are immutable."""
+    """The labels that never change, because selectors of Deployments are immutable."""
     return {"app.kubernetes.io/name": "windlass", "app.kubernetes.io/component": part}
 
 

@@ -1,17 +1,19 @@
-"""How the cluster treats us and what it checks for us: namespaces, priorities, admission."""
+"""Namespaces, priorities and admission policies of an installation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from windlass.install import names, rights
+from windlass.install import names, rbac
 from windlass.install.names import Object
-from windlass.kinds import rules, run
-from windlass.server import platformpaths
+from windlass.kinds.schema import cel_rules
+from windlass.kinds.types import run
+from windlass.server.auth import privileges
+from windlass.server.platform import paths
 
 _GROUP = "admissionregistration.k8s.io/v1"
 _SHARES = 40
-"""As kube-scheduler's own level; a plain ServiceAccount shares one level with everybody's."""
+"""As kube-scheduler's own level; other ServiceAccounts share one level."""
 _PRECEDENCE = 700
 """Before the level of all service accounts (9000) and the system's own (800)."""
 
@@ -26,7 +28,8 @@ def namespaces() -> Iterator[Object]:
 
 
 def priorities() -> Iterator[Object]:
-    """Our pods are not the first to go, and our requests do not stand in the users' line."""
+    """The priority of the components' pods, and the flow control of their API requests, which must
+    not queue behind those of users."""
     yield {
         "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
         "metadata": names.metadata(names.PRIORITY, "policies"),
@@ -61,7 +64,7 @@ def priorities() -> Iterator[Object]:
                     "subjects": [
                         {
                             "kind": "ServiceAccount",
-                            "serviceAccount": {"name": each, "namespace": rights.ACCOUNTS[each]},
+                            "serviceAccount": {"name": each, "namespace": rbac.ACCOUNTS[each]},
                         }
                         for each in deciding
                     ],
@@ -77,30 +80,54 @@ def priorities() -> Iterator[Object]:
     }  # fmt: skip
 
 
+def connections(scraper: tuple[str, str] | None) -> Iterator[Object]:
+    """Connections to components that serve no requests: only from Prometheus, if it is named.
+    Probes of the node's kubelet are always allowed. The server is not among these components: pods
+    of all namespaces and the API server, whose address no policy can name, call it."""
+    rules = []
+    if scraper is not None:
+        where = {"matchLabels": {"kubernetes.io/metadata.name": scraper[0]}}
+        port = {"port": names.METRICS_PORT, "protocol": "TCP"}
+        rules = [{"from": [{"namespaceSelector": where}], "ports": [port]}]
+    for part, ingress in ((names.SCHEDULER, rules), (names.CONTROLLERS, rules), (names.AGENT, [])):
+        word = part.removeprefix("windlass-")
+        yield {
+            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": names.metadata(part, "policies", rbac.ACCOUNTS[part]),
+            "spec": {
+                "podSelector": {"matchLabels": names.selector(word)},
+                "policyTypes": ["Ingress"],
+                **({"ingress": ingress} if ingress else {}),  # without it: from nowhere
+            },
+        }  # fmt: skip
+
+
 def admission() -> Iterator[Object]:
-    """What the embedded server sees to itself: names that are the caller's, queues that are his."""
+    """The admission policies for what the embedded server checks itself: the user of a Run and the
+    queues that a namespace may use."""
     yield from changes()
     yield from unaccounted()
     yield from _users()
     yield from _budgets()
     yield from _queues()
+    yield from _privileges()
 
 
 def changes() -> Iterator[Object]:
-    """What may not change in an object, judged only when more than its status is written."""
-    for kind in dict.fromkeys(change.kind for change in rules.CHANGES):
+    """Rules for immutable fields, evaluated only if more than the status is written."""
+    for kind in dict.fromkeys(change.kind for change in cel_rules.CHANGES):
         resource = kind.resource.plural
         yield from _policy(_GROUP, "Validating", f"windlass-changes-of-{resource}", {
             "matchConstraints": _matching(resource, "UPDATE"),
             "failurePolicy": "Fail",
-            "validations": [_kept(each) for each in rules.CHANGES if each.kind is kind],
+            "validations": [_kept(each) for each in cel_rules.CHANGES if each.kind is kind],
         }, {"validationActions": ["Deny"]})  # fmt: skip
 
 
 def unaccounted() -> Iterator[Object]:
-    """Who set which field of a Run is not kept, unless its maker manages fields: such an account is
-    larger than the Run, and made anew at each write of a status (docs/design/speed.md). Once there
-    is none, the API server begins none."""
+    """Removes managedFields from Runs, unless their creator uses server-side apply: they are larger
+    than the Run and are rewritten with each status (docs/design/performance.md). Once removed, the
+    API server does not add them again."""
     managed = "object.metadata.managedFields"
     yield from _policy(_GROUP, "Mutating", "windlass-fields-of-runs", {
         "matchConstraints": _matching("runs", "CREATE"),
@@ -123,7 +150,7 @@ def unaccounted() -> Iterator[Object]:
     }, {})  # fmt: skip
 
 
-def _kept(change: rules.Change) -> Object:
+def _kept(change: cel_rules.Change) -> Object:
     if change.struct is run.Role:
         broken = f"!({change.cel.format(new='r', old='o')})"
         return {
@@ -138,10 +165,10 @@ def _kept(change: rules.Change) -> Object:
 
 
 def _users() -> Iterator[Object]:
-    """Work carries the name of whoever handed it in."""
-    group, controllers = _GROUP, rights.ACCOUNTS[names.CONTROLLERS]
+    """Sets the user of a Run or CronRun to the user that creates it."""
+    group, controllers = _GROUP, rbac.ACCOUNTS[names.CONTROLLERS]
     ours = f"system:serviceaccount:{controllers}:{names.CONTROLLERS}"
-    # What CronRuns are made into carries the name of whoever made the CronRun.
+    # A Run of a CronRun has the user of the CronRun.
     not_ours = {"name": "not-ours", "expression": f"request.userInfo.username != '{ours}'"}
     for kind, resource, path in (
         ("Run", "runs", ("spec",)),
@@ -192,19 +219,19 @@ def _users() -> Iterator[Object]:
 
 
 def _budgets() -> Iterator[Object]:
-    """Whoever gives a queue leave to exceed its budget is named in it, whatever he wrote."""
+    """Records the user that permits a queue to exceed its budget."""
 
     def of(which: str) -> str:
         return f"{which}.spec.budget.override"
 
-    def who(which: str) -> str:
+    def user_of(which: str) -> str:
         return f"(has({of(which)}.by) ? {of(which)}.by : '')"
 
     has = "has({0}.spec.budget) && has({0}.spec.budget.override)"
     same = " && ".join(
         ["oldObject != null", has.format("oldObject")]
         + [f"{of('oldObject')}.{name} == {of('object')}.{name}" for name in ("until", "reason")]
-        + [f"{who('oldObject')} == {who('object')}"]
+        + [f"{user_of('oldObject')} == {user_of('object')}"]
     )
     yield from _policy(_GROUP, "Mutating", "windlass-override-of-queues", {
         "matchConstraints": _matching("queues", "CREATE", "UPDATE"),
@@ -227,8 +254,8 @@ def _budgets() -> Iterator[Object]:
 
 
 def _queues() -> Iterator[Object]:
-    """Work that names a queue which is for other namespaces is refused; each Queue is looked at.
-    That a queue only holds others together cannot be seen in it alone: the scheduler says so."""
+    """Rejects Runs and CronRuns whose queue is for other namespaces. Whether a queue has child
+    queues cannot be seen in the Queue alone: the scheduler reports that."""
     for resource, path in (("runs", "spec"), ("cronruns", "spec.template.spec")):
         named, before = f"object.{path}.queue", f"oldObject.{path}.queue"
         allowed = "params.spec.namespaces"
@@ -256,6 +283,41 @@ def _queues() -> Iterator[Object]:
         })  # fmt: skip
 
 
+def _privileges() -> Iterator[Object]:
+    """Only who may `prioritize` runs gets a priority above the default, or is not preempted. The
+    controllers copy what the user of a CronRun was allowed."""
+    controllers = rbac.ACCOUNTS[names.CONTROLLERS]
+    ours = f"system:serviceaccount:{controllers}:{names.CONTROLLERS}"
+    may = (
+        "authorizer.group('windlass.dev').resource('runs').namespace(object.metadata.namespace)"
+        f".check('{privileges.VERB}').allowed()"
+    )
+    for key, path in privileges.SPECS.items():
+        resource, field = key.partition(".")[0], ".".join(path)
+        rules = []
+        for name, fine, message in (
+            ("priority", f"<= {privileges.HIGHEST}", privileges.TOO_HIGH),
+            ("preemptible", "== true", privileges.NOT_PREEMPTIBLE),
+        ):
+            new, old = f"object.{field}.{name}", f"oldObject.{field}.{name}"
+            same = f"oldObject != null && has({old}) && {old} == {new}"
+            rules.append(
+                {
+                    "expression": f"!has({new}) || {new} {fine} || ({same}) || {may}",
+                    "message": message,
+                    "reason": "Forbidden",
+                }
+            )
+        yield from _policy(_GROUP, "Validating", f"windlass-privileges-of-{resource}", {
+            "matchConstraints": _matching(resource, "CREATE", "UPDATE"),
+            "matchConditions": [
+                {"name": "not-ours", "expression": f"request.userInfo.username != '{ours}'"},
+            ],
+            "failurePolicy": "Fail",
+            "validations": rules,
+        }, {"validationActions": ["Deny"]})  # fmt: skip
+
+
 def _policy(group: str, word: str, name: str, spec: Object, binding: Object) -> Iterator[Object]:
     yield {
         "apiVersion": group, "kind": f"{word}AdmissionPolicy",
@@ -281,11 +343,11 @@ def api_service(bundle: str) -> Object:
     return {
         "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
         "metadata": names.metadata(
-            f"{platformpaths.VERSION}.{platformpaths.GROUP}", "server"
+            f"{paths.VERSION}.{paths.GROUP}", "server"
         ),
         "spec": {
-            "group": platformpaths.GROUP,
-            "version": platformpaths.VERSION,
+            "group": paths.GROUP,
+            "version": paths.VERSION,
             "service": {"namespace": names.SYSTEM, "name": names.SERVER, "port": 443},
             "caBundle": bundle,
             "groupPriorityMinimum": 1000,

@@ -1,7 +1,7 @@
-"""What may stand in the way of Windlass on a cluster: one look at each thing, with its remedy.
+"""Finds problems of a cluster that affect Windlass, each with its remedy.
 
-`windlass doctor` shows it beside what the machine itself can do. It only reads, and asks the API
-server by dry runs and reviews; what the caller may not see is told as unknown, not as well.
+`windlass doctor` shows them beside those of the machine. The checks only read, or use dry runs and
+access reviews; what the caller may not read is reported as unknown.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
-from windlass.install import applying, certificates, names, render, waiting
+from windlass.install import apply, certificates, drift, names, readiness, render
 from windlass.install.names import Object
 from windlass.install.options import Options
-from windlass.kinds import times
+from windlass.kinds.values import times
 from windlass.store import errors
 from windlass.store.kubernetes.client import KubernetesStore
+from windlass.version import VERSION
 
 State = Literal["ok", "limited", "missing"]
 
@@ -31,6 +32,8 @@ _DEVICES = {
     "amd.com/gpu": ("amd", "the AMD GPU device plug-in"),
 }
 """Extended resource -> the word in node labels that says the hardware is there, and its plug-in."""
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_MOST_NAMED = 8
 _REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -44,11 +47,11 @@ class Finding:
 
 
 async def look(store: KubernetesStore) -> AsyncIterator[Finding]:
-    """All findings, in the order they are shown; none of them changes anything."""
+    """All findings in their display order. Changes nothing."""
     yield await _version(store)
     yield await _clock(store)
     known = await _known(store)
-    yield await _permissions(store, known is not None)
+    yield await permissions(store, "install" if known is None else "upgrade")
     if known is None:
         yield Finding(
             "parts", "missing", "Windlass is not installed on this cluster", "",
@@ -56,13 +59,15 @@ async def look(store: KubernetesStore) -> AsyncIterator[Finding]:
         )  # fmt: skip
     else:
         yield await _parts(store, Options.read(known))
+        yield await _objects(store, known)
         yield await _certificate(store)
+    yield await storage(store, Options.read(known or {}))
     yield await _devices(store)
     yield await _admission(store)
 
 
 async def _version(store: KubernetesStore) -> Finding:
-    found = await applying.read(store, "/version") or {}
+    found = await apply.read(store, "/version") or {}
     number = version_of(found)
     text = str(found.get("gitVersion", "unknown"))
     if number < OLDEST:
@@ -87,11 +92,11 @@ def version_of(found: Object) -> tuple[int, int]:
 
 async def _clock(store: KubernetesStore) -> Finding:
     _, headers, _ = await store.raw("GET", "/version")
-    told = headers.get("Date", "")
+    date = headers.get("Date", "")
     try:
-        skew = (email.utils.parsedate_to_datetime(told) - times.now()).total_seconds()
+        skew = (email.utils.parsedate_to_datetime(date) - times.now()).total_seconds()
     except (TypeError, ValueError):
-        return Finding("clock", "limited", "the API server tells no time")
+        return Finding("clock", "limited", "the API server sends no Date header")
     if abs(skew) > _MOST_SKEW:
         return Finding(
             "clock", "limited", f"this machine and the API server differ by {abs(skew):.0f} s",
@@ -103,13 +108,13 @@ async def _clock(store: KubernetesStore) -> Finding:
 
 async def _known(store: KubernetesStore) -> dict[str, str] | None:
     try:
-        return await applying.known_options(store)
+        return await apply.known_options(store)
     except errors.Forbidden:
         return {}
 
 
-async def _permissions(store: KubernetesStore, installed: bool) -> Finding:
-    """Whether the caller could install or upgrade."""
+async def permissions(store: KubernetesStore, word: str) -> Finding:
+    """Whether the caller could `word`: install or upgrade."""
     wanted = {
         "create and bind cluster roles": ("*", "rbac.authorization.k8s.io", "clusterroles"),
         "create resource definitions": (
@@ -118,15 +123,54 @@ async def _permissions(store: KubernetesStore, installed: bool) -> Finding:
         "register APIs": ("create", "apiregistration.k8s.io", "apiservices"),
         "create namespaces": ("create", "", "namespaces"),
     }  # fmt: skip
-    refused = [words for words, what in wanted.items() if not await _may(store, *what)]
+    refused = [sentence for sentence, what in wanted.items() if not await _may(store, *what)]
     if not refused:
         return Finding("permissions", "ok", "those of a cluster administrator")
-    word = "upgrade" if installed else "install"
     return Finding(
         "permissions", "limited", f"you may not {', '.join(refused)}",
         f"You can use Windlass here, but not {word} it.",
         f"Ask a cluster administrator to run windlass {word}.",
     )  # fmt: skip
+
+
+async def storage(store: KubernetesStore, options: Options) -> Finding:
+    """Whether the volume of the server gets bound: a class to make it, or a volume that fits."""
+    if options.storage:
+        return Finding("storage", "ok", "object storage: the server has no volume")
+    root = "/apis/storage.k8s.io/v1/storageclasses"
+    try:
+        claim = await apply.read(store, names.CLAIM_PATH) or {}
+        if claim.get("status", {}).get("phase") == "Bound":
+            return Finding("storage", "ok", "the volume of the server is bound")
+        classes = (await apply.read(store, root) or {}).get("items") or []
+        volumes = (await apply.read(store, "/api/v1/persistentvolumes") or {}).get("items") or []
+    except errors.Forbidden:
+        return Finding("storage", "limited", "you may not look at storage classes and volumes")
+    free = {
+        each["spec"].get("storageClassName", "")
+        for each in volumes
+        if each.get("status", {}).get("phase") in ("Available", None, "Pending")
+    }
+    known = sorted(each["metadata"]["name"] for each in classes)
+    usual = [
+        each["metadata"]["name"]
+        for each in classes
+        if (each["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
+    ]
+    wanted = options.storage_class
+    if wanted in known or wanted in free or (not wanted and usual):
+        chosen = wanted or next(iter(usual), "")
+        return Finding(
+            "storage", "ok", f"storage class {chosen}" if chosen else "a volume without a class"
+        )
+    choice = f"windlass install --storage-class NAME ({', '.join(known)})" if known else (
+        "Install a provisioner of volumes (for example local-path-provisioner) and make its "
+        "storage class the default, or use --storage with an object store"
+    )  # fmt: skip
+    found = f"there is no storage class {wanted}" if wanted else "no storage class is the default"
+    return Finding(
+        "storage", "missing", found, "The server would wait for its volume for ever.", choice
+    )
 
 
 async def _may(store: KubernetesStore, verb: str, group: str, resource: str) -> bool:
@@ -145,7 +189,7 @@ async def _parts(store: KubernetesStore, options: Options) -> Finding:
     broken = []
     for part in listed:
         try:
-            missing = await waiting.missing_of(store, part)
+            missing = await readiness.missing_of(store, part)
         except errors.Forbidden:
             return Finding("parts", "limited", "you may not look at windlass-system")
         if missing:
@@ -158,14 +202,48 @@ async def _parts(store: KubernetesStore, options: Options) -> Finding:
     )  # fmt: skip
 
 
+async def _objects(store: KubernetesStore, known: dict[str, str]) -> Finding:
+    """Whether what stands is what this command would install."""
+    if known.get("version", VERSION) != VERSION:
+        return Finding(
+            "objects", "limited", f"installed by version {known['version']}, this is {VERSION}",
+            "What stands is not compared with what that version installed.",
+            "Use windlass of the installed version, or upgrade: windlass upgrade",
+        )  # fmt: skip
+    try:
+        made = await apply.known_certificates(store)
+        parts = render.parts(Options.read(known), made or render.UNMADE)
+        found = await drift.find(store, parts)
+    except errors.Forbidden:
+        return Finding(
+            "objects", "limited", "you may not apply the objects of an installation",
+            "What stands is not compared with what was installed.",
+            "Have a cluster administrator run windlass doctor.",
+        )  # fmt: skip
+    if not found:
+        return Finding("objects", "ok", "as windlass install writes them")
+    told = [
+        f"{word}: {', '.join(listed[:_MOST_NAMED])}" + (
+            f" and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
+        )
+        for word, listed in (("missing", found.missing), ("changed", found.changed))
+        if listed
+    ]  # fmt: skip
+    return Finding(
+        "objects", "missing" if found.missing else "limited", "; ".join(told),
+        "What depends on them does not work, or works otherwise than installed.",
+        "windlass upgrade writes them again.",
+    )  # fmt: skip
+
+
 async def _certificate(store: KubernetesStore) -> Finding:
     try:
-        known = await applying.known_certificates(store)
+        known = await apply.known_certificates(store)
     except errors.Forbidden:
         return Finding("certificate", "limited", "you may not look at windlass-system")
     if known is None:
         return Finding(
-            "certificate", "missing", "the server has none", "Nobody reaches the platform API.",
+            "certificate", "missing", "the server has none", "No client can use the platform API.",
             "windlass upgrade",
         )  # fmt: skip
     left = (certificates.expires(known.certificate) - times.now()).days
@@ -173,14 +251,14 @@ async def _certificate(store: KubernetesStore) -> Finding:
         return Finding("certificate", "ok", f"good for {left} days")
     return Finding(
         "certificate", "limited", f"good for {left} days more",
-        "After that nobody reaches the platform API.", "windlass upgrade",
+        "After that no client can use the platform API.", "windlass upgrade",
     )  # fmt: skip
 
 
 async def _devices(store: KubernetesStore) -> Finding:
-    """Nodes whose labels say that a device is there, without anybody who counts it."""
+    """Nodes whose labels name a device that no device plug-in reports."""
     try:
-        listed = await applying.read(store, "/api/v1/nodes") or {}
+        listed = await apply.read(store, "/api/v1/nodes") or {}
     except errors.Forbidden:
         return Finding("devices", "limited", "you may not look at nodes")
     counted: dict[str, int] = {}
@@ -204,7 +282,7 @@ async def _devices(store: KubernetesStore) -> Finding:
 
 
 async def _admission(store: KubernetesStore) -> Finding:
-    """Whether the cluster's admission takes our pods: asked by a dry run of each."""
+    """Whether the cluster admits the components' pods; tried by a dry run of each."""
     refused, unasked = [], []
     for part in render.parts(Options(), render.UNMADE):
         for obj in part.objects:
@@ -212,19 +290,20 @@ async def _admission(store: KubernetesStore) -> Finding:
             if obj["kind"] not in ("Deployment", "StatefulSet", "DaemonSet") or not template:
                 continue
             try:
-                told = await _try_pod(store, obj, template)
+                problem = await _try_pod(store, obj, template)
             except errors.Forbidden as refusal:
                 unasked.append(refusal.message)
                 continue
-            if told:
-                refused.append(f"{obj['metadata']['name']}: {told}")
+            if problem:
+                refused.append(f"{obj['metadata']['name']}: {problem}")
     if unasked and not refused:
         return Finding(
-            "admission", "limited", "you may not create pods where ours run", unasked[0],
+            "admission", "limited", "you may not create pods in the components' namespaces",
+            unasked[0],
             "Have a cluster administrator run windlass doctor.",
         )  # fmt: skip
     if not refused:
-        return Finding("admission", "ok", "our pods are admitted")
+        return Finding("admission", "ok", "the pods of Windlass are admitted")
     return Finding(
         "admission", "missing", "; ".join(refused)[:600], "These parts cannot start.",
         "Exempt the namespaces windlass-system and windlass-nodes from the rule, or change it.",
@@ -232,8 +311,9 @@ async def _admission(store: KubernetesStore) -> Finding:
 
 
 async def _try_pod(store: KubernetesStore, obj: Object, template: Object) -> str:
-    """Why it would be refused; "": it is not. Forbidden: the caller may not ask."""
-    # A StatefulSet's controller adds a volume for each claim; to admission an empty one is as good.
+    """Why the pod would be rejected; "": it is admitted. Raises Forbidden if the caller may not
+    create pods."""
+    # A StatefulSet's controller adds a volume for each claim; an empty one is enough for admission.
     claims = [each["metadata"]["name"] for each in obj["spec"].get("volumeClaimTemplates") or ()]
     volumes = [{"name": name, "emptyDir": {}} for name in claims]
     spec = {**template["spec"], "volumes": [*(template["spec"].get("volumes") or ()), *volumes]}
@@ -241,8 +321,8 @@ async def _try_pod(store: KubernetesStore, obj: Object, template: Object) -> str
     namespace = obj["metadata"]["namespace"]
     message = await _refusal(store, namespace, metadata, spec)
     if f'namespaces "{namespace}" not found' in message:
-        # Before an installation rules for all namespaces are asked in one that is always there.
-        # What it says about Pod Security is not asked for: ours say themselves what they permit.
+        # Before an installation, cluster-wide rules are tried in a namespace that always exists.
+        # Its Pod Security level does not matter: the components' namespaces set their own.
         common = {
             key: spec[key] for key in spec.keys() - {"serviceAccountName", "priorityClassName"}
         }

@@ -1,26 +1,28 @@
-"""What each part may do in the cluster: exactly what it does, and the roles of people.
+"""The permissions of each component, which are exactly those it needs, and the roles of users.
 
-A test runs every part with the token of its ServiceAccount, so a right that is missing here shows
-there. A part that begins to read or write something gets its line in this table.
+A test runs every component with the token of its ServiceAccount, so a missing permission fails it.
+A component that needs access to another resource gets a line in this table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from windlass.control import engine, policy, sets
+from windlass.control import wiring
+from windlass.control.model import capabilities, policy
 from windlass.install import names
 from windlass.install.names import Object
 from windlass.ledger import service
-from windlass.server import frontproxy, platformpaths, roles
+from windlass.server.auth import rbac, request_header
+from windlass.server.platform import paths
 
 _API = "rbac.authorization.k8s.io"
 _READ = ("get", "list", "watch")
 _FOLLOW = ("list", "watch")
-"""Kept in memory, and never asked for one by one."""
+"""For resources that are cached by informers and never read one by one."""
 
 Rule = tuple[tuple[str, ...], tuple[str, ...]]
-"""Verbs, and resources as `server.identity.Attributes.key` names them."""
+"""Verbs, and resources as `server.auth.identity.Attributes.key` names them."""
 
 _VOLUMES = ("persistentvolumeclaims", "persistentvolumes", "storageclasses.storage.k8s.io")
 
@@ -28,7 +30,7 @@ _DRIVERS = tuple(
     f"{kind}.storage.k8s.io"
     for kind in ("csidrivers", "csinodes", "csistoragecapacities", "volumeattachments")
 )
-"""Who makes and attaches volumes, and how many of them."""
+"""The CSI drivers and their attach limits."""
 
 _GANG_SIZES = (
     "jobs.batch",
@@ -39,22 +41,34 @@ _GANG_SIZES = (
     *(f"{kind}jobs.kubeflow.org" for kind in ("pytorch", "tf", "mpi", "xgboost", "paddle", "jax")),
 )
 
+_DECISION: tuple[Rule, ...] = (
+    (_FOLLOW, ("nodes", "pods", "runs.windlass.dev", "queues.windlass.dev")),
+    (_FOLLOW, ("reservations.windlass.dev",)),
+    (_FOLLOW, ("resourcequotas", "runtimeclasses.node.k8s.io", *_VOLUMES, *_DRIVERS)),
+    # Namespace selectors and disruption budgets of external pods.
+    (_FOLLOW, ("namespaces", "poddisruptionbudgets.policy")),
+    # How many pods a gang of external pods has.
+    (("get",), _GANG_SIZES),
+)
+"""What `control.scheduler.cluster_state` reads: the scheduler to decide, the server to explain."""
+
+_CALLERS: Rule = (
+    ("create",),
+    ("subjectaccessreviews.authorization.k8s.io", "tokenreviews.authentication.k8s.io"),
+)
+"""Who calls, and what may they: for /metrics, and for what the server serves."""
+
 CLUSTER: dict[str, tuple[Rule, ...]] = {
     names.SCHEDULER: (
-        (_FOLLOW, ("nodes", "pods", "runs.windlass.dev", "queues.windlass.dev")),
-        (_FOLLOW, ("reservations.windlass.dev",)),
-        (_FOLLOW, ("resourcequotas", "runtimeclasses.node.k8s.io", *_VOLUMES, *_DRIVERS)),
-        # Pods of other people that ask for us: their neighbours, budgets and places.
-        (_FOLLOW, ("namespaces", "poddisruptionbudgets.policy")),
+        *_DECISION,
         (("create",), ("pods/binding", "pods/eviction")),
         (("patch",), ("pods/status",)),
         # For which node a volume is to be made, or which one a claim gets.
         (("patch",), ("persistentvolumeclaims", "persistentvolumes")),
-        # Who says how many pods a gang has.
-        (("get",), _GANG_SIZES),
         (("patch",), ("runs.windlass.dev/status", "queues.windlass.dev/status")),
         (("patch",), ("reservations.windlass.dev/status",)),
         (("create", "patch"), ("events",)),
+        _CALLERS,
     ),
     names.CONTROLLERS: (
         (_READ, ("pods", "runs.windlass.dev", "cronruns.windlass.dev")),
@@ -68,59 +82,54 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
         # Owners of what is created: where the cluster asks for the right to hold their deletion.
         (("update",), ("runs.windlass.dev/finalizers", "cronruns.windlass.dev/finalizers")),
         (("create", "patch"), ("events",)),
+        _CALLERS,
     ),
     names.SERVER: (
-        (_READ, ("pods", "runs.windlass.dev")),
-        (_FOLLOW, ("nodes", "queues.windlass.dev", "runtimeclasses.node.k8s.io")),
-        (_FOLLOW, ("reservations.windlass.dev",)),
-        (("get", "list"), ("namespaces",)),
+        *_DECISION,
+        (("get",), ("pods", "runs.windlass.dev", "namespaces")),
         # Code that nothing names any more is removed.
         (("list",), ("cronruns.windlass.dev",)),
         # The ledger: prices, what is written down need not be kept, and what is left of budgets.
         (_FOLLOW, ("pricelists.windlass.dev",)),
-        # What nodes and pods use, where the cluster measures it and no agent of ours does.
+        # The usage of nodes and pods from the cluster's metrics server, without node agents.
         (("list",), ("nodes.metrics.k8s.io", "pods.metrics.k8s.io")),
         (("create", "patch"), ("events",)),
         (("patch",), ("runs.windlass.dev", "runs.windlass.dev/status")),
         (("patch",), ("queues.windlass.dev/status",)),
-        (
-            ("create",),
-            (
-                "subjectaccessreviews.authorization.k8s.io",
-                "tokenreviews.authentication.k8s.io",
-            ),
-        ),
+        _CALLERS,
     ),
     names.AGENT: (
         (_FOLLOW, ("pods",)),
-        # What a job says of its progress is written on its pod.
+        # To annotate pods with the progress of jobs.
         (("patch",), ("pods",)),
         # Logs are kept by the server: the API server's door, and what the server asks for there.
-        (("update",), (f"runs.{platformpaths.GROUP}/logs",)),
+        (("update",), (f"runs.{paths.GROUP}/logs",)),
         (("create",), ("runs.windlass.dev/logs",)),
         # What its node uses: the same two doors.
-        (("update",), (f"nodemetrics.{platformpaths.GROUP}",)),
+        (("update",), (f"nodemetrics.{paths.GROUP}",)),
         (("create",), ("nodes.windlass.dev/metrics",)),
     ),
 }
 """By ServiceAccount, anywhere in the cluster."""
 
 _LEASE = ("get", "watch", "update")
-_ENGINE = ("configmaps", engine.NAME, _FOLLOW)
+_ENGINE = ("configmaps", capabilities.NAME, _FOLLOW)
+_POLICY = ("configmaps", policy.NAME, _FOLLOW)
 SYSTEM: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
     names.SCHEDULER: (
         _ENGINE,
-        ("configmaps", policy.NAME, _FOLLOW),
-        ("leases.coordination.k8s.io", sets.Scheduler.lease, _LEASE),
+        _POLICY,
+        ("leases.coordination.k8s.io", wiring.Scheduler.lease, _LEASE),
     ),
     names.CONTROLLERS: (
         _ENGINE,
-        ("leases.coordination.k8s.io", sets.Controllers.lease, _LEASE),
-        ("leases.coordination.k8s.io", sets.Scheduler.lease, _READ),
+        ("leases.coordination.k8s.io", wiring.Controllers.lease, _LEASE),
+        ("leases.coordination.k8s.io", wiring.Scheduler.lease, _READ),
     ),
     names.SERVER: (
         _ENGINE,
-        ("configmaps", engine.NAME, ("get",)),
+        _POLICY,
+        ("configmaps", capabilities.NAME, ("get",)),
         ("leases.coordination.k8s.io", service.LEASE, _LEASE),
     ),
 }
@@ -140,7 +149,7 @@ def objects() -> Iterator[Object]:
         yield {
             "apiVersion": "v1", "kind": "ServiceAccount",
             "metadata": names.metadata(account, "rights", namespace),
-            # Only who says so in its pod gets a token.
+            # Only pods that request a token get one.
             "automountServiceAccountToken": False,
         }  # fmt: skip
     for account, rules in CLUSTER.items():
@@ -151,23 +160,28 @@ def objects() -> Iterator[Object]:
         yield from _bound("", account, account, names.SYSTEM, made)
     yield _binding(
         "", "windlass-server-authentication", "extension-apiserver-authentication-reader",
-        names.SERVER, frontproxy.NAMESPACE, kind="Role",
+        names.SERVER, request_header.NAMESPACE, kind="Role",
     )  # fmt: skip
-    yield from people()
+    yield {
+        "apiVersion": f"{_API}/v1", "kind": "ClusterRole",
+        "metadata": names.metadata(names.SCRAPER, "rights"),
+        "rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}],
+    }  # fmt: skip
+    yield from user_roles()
 
 
-def people() -> Iterator[Object]:
-    """The three roles that teams are made of, and what everybody may."""
-    for role, rules in roles.ROLES.items():
+def user_roles() -> Iterator[Object]:
+    """The three roles of team members, and the permissions of all users."""
+    for role, rules in rbac.ROLES.items():
         made = [_rule(rule.verbs, resource) for rule in rules for resource in rule.resources]
-        # Who may ask is asked again behind this door, by the rights on runs themselves.
-        made.append({"apiGroups": [platformpaths.GROUP], "resources": ["*"], "verbs": ["*"]})
+        # The server checks the caller's permissions on runs itself.
+        made.append({"apiGroups": [paths.GROUP], "resources": ["*"], "verbs": ["*"]})
         yield _role("Cluster", role, "", made)
     made = [
         _rule(rule.verbs, resource)
-        for rule in roles.EVERYONE
+        for rule in rbac.EVERYONE
         for resource in rule.resources
-        if "reviews" not in resource  # Kubernetes gives these to everybody itself
+        if "reviews" not in resource  # Kubernetes grants these to every user itself
     ]
     yield _role("Cluster", "windlass-everyone", "", made)
     yield {

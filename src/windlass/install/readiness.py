@@ -1,4 +1,4 @@
-"""When a part works: what is missing of each object, and what its pods complain of."""
+"""Waits until a part of the installation works, and reports what is missing."""
 
 from __future__ import annotations
 
@@ -6,45 +6,53 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from windlass.install import applying
+from windlass.install import apply
 from windlass.install.names import Object
 from windlass.install.render import Part
 from windlass.store.kubernetes.client import KubernetesStore
 
-_LOOK = 1.0
+_POLL_SECONDS = 1.0
+EFFECTS = {
+    "scheduler": "waiting runs do not start; running ones continue",
+    "controllers": "runs neither start nor end; running pods continue",
+    "server": "why, ps, uploads of code and archived logs do not answer, and namespaces are not "
+    "deleted; runs continue",
+    "agents": "logs of deleted pods and utilization are missing",
+}
+"""By part: what does not work while it does not."""
 
 
 async def until_ready(
     store: KubernetesStore, part: Part, seconds: float, say: Callable[[str], None]
 ) -> str:
-    """ "" when all of it works; what is missing if it does not within the time. `say` hears what
-    is waited for whenever that changes."""
+    """An empty string when the part works; what is missing if it does not in time. `say` is called
+    whenever that changes."""
     deadline = asyncio.get_running_loop().time() + seconds
-    said = ""
+    shown = ""
     while True:
         missing = await missing_of(store, part)
         if not missing:
             return ""
-        if missing != said:
+        if missing != shown:
             say(missing)
-            said = missing
+            shown = missing
         if asyncio.get_running_loop().time() >= deadline:
             return missing
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def missing_of(store: KubernetesStore, part: Part) -> str:
-    """The first thing of a part that does not work; "" when all does."""
+    """The first problem of a part; "" if there is none."""
     for wanted in part.objects:
-        look = _LOOKS.get(wanted["kind"])
-        if look is None:
+        poll = _POLLS.get(wanted["kind"])
+        if poll is None:
             continue
-        found = await applying.read(store, applying.path_of(wanted))
-        missing = "it is not there" if found is None else look(found)
+        found = await apply.read(store, apply.path_of(wanted))
+        missing = "it is not there" if found is None else poll(found)
         if missing:
             labels = wanted["spec"].get("selector", {}).get("matchLabels")
-            told = await _complaint(store, wanted, labels) if labels else ""
-            return f"{applying.title(wanted)}: {missing}{told}"
+            detail = await _pod_problem(store, wanted, labels) if labels else ""
+            return f"{apply.title(wanted)}: {missing}{detail}"
     return ""
 
 
@@ -64,9 +72,11 @@ def _condition(found: Object, name: str, otherwise: str) -> str:
 
 
 def _rolled_out(found: Object) -> str:
-    """A Deployment or StatefulSet: as many as wanted, all new, all ready."""
+    """What is missing of a Deployment or StatefulSet: all pods must be updated and ready."""
     status: dict[str, Any] = found.get("status") or {}
     wanted = found["spec"].get("replicas", 1)
+    if not wanted:
+        return "it is scaled to 0"
     if status.get("observedGeneration", 0) < found["metadata"]["generation"]:
         return "the change was not seen yet"
     fresh, ready = status.get("updatedReplicas", 0), status.get("readyReplicas", 0)
@@ -84,7 +94,7 @@ def _on_all_nodes(found: Object) -> str:
     return "" if ready >= wanted else f"{ready} of {wanted} ready"
 
 
-_LOOKS: dict[str, Callable[[Object], str]] = {
+_POLLS: dict[str, Callable[[Object], str]] = {
     "CustomResourceDefinition": _established,
     "APIService": _available,
     "Deployment": _rolled_out,
@@ -93,8 +103,8 @@ _LOOKS: dict[str, Callable[[Object], str]] = {
 }
 
 
-async def _complaint(store: KubernetesStore, wanted: Object, labels: dict[str, str]) -> str:
-    """What keeps the first unhappy pod of a workload from being ready, as its cluster tells it."""
+async def _pod_problem(store: KubernetesStore, wanted: Object, labels: dict[str, str]) -> str:
+    """Why the first pod of a workload that is not ready is not, from its status."""
     chosen = ",".join(f"{key}={value}" for key, value in labels.items())
     namespace = wanted["metadata"]["namespace"]
     status, _, body = await store.raw(
@@ -105,9 +115,9 @@ async def _complaint(store: KubernetesStore, wanted: Object, labels: dict[str, s
     import json
 
     for pod in json.loads(body).get("items") or ():
-        told = _trouble(pod)
-        if told:
-            return f" (pod {pod['metadata']['name']}: {told})"
+        problem = _trouble(pod)
+        if problem:
+            return f" (pod {pod['metadata']['name']}: {problem})"
     return ""
 
 

@@ -1,7 +1,7 @@
-"""Everything that is installed, as objects, in the order in which it is applied. Pure.
+"""All objects of an installation, in the order of their application. Pure.
 
-`parts` are what people are told about; what they hold depends on the options and on the
-certificates alone, so that the same options give the same objects.
+They are grouped into parts, whose progress the user sees. They depend only on the options and the
+certificates: the same input gives the same objects.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import base64
 import dataclasses
 from collections.abc import Iterator
 
-from windlass.control import engine, sets
-from windlass.install import names, policies, rights, workloads
+from windlass.control import wiring
+from windlass.control.model import capabilities
+from windlass.install import monitoring, names, policies, rbac, workloads
 from windlass.install.names import Object
 from windlass.install.options import Options
-from windlass.kinds import registry, schema
+from windlass.kinds import registry, schema_export
 from windlass.ledger import service
 
 
@@ -25,9 +26,13 @@ class Certificates:
     authority: str
     authority_key: str
     bundle: str
-    """What clients trust: the authority, and the one before it until the next upgrade."""
+    """The authorities that clients trust: the current one and, until the next upgrade, the one
+    before."""
     certificate: str
     key: str
+    metrics_certificate: str
+    """Of the scheduler and the controllers, for /metrics: they must not have the server's key."""
+    metrics_key: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,44 +43,57 @@ class Part:
 
 def parts(options: Options, certificates: Certificates) -> list[Part]:
     listed: dict[str, Iterator[Object]] = {
-        "kinds": (schema.crd(kind) for kind in registry.OWN),
+        "kinds": (schema_export.crd(kind) for kind in registry.OWN),
         "namespaces": policies.namespaces(),
-        "rights": rights.objects(),
-        "policies": _policies(),
+        "rights": rbac.objects(),
+        "policies": _policies(options),
         "settings": _settings(options, certificates),
-        "scheduler": workloads.control(options, names.SCHEDULER),
-        "controllers": workloads.control(options, names.CONTROLLERS),
+        "scheduler": workloads.control(options, names.SCHEDULER, certificates.metrics_certificate),
+        "controllers": workloads.control(
+            options, names.CONTROLLERS, certificates.metrics_certificate
+        ),
         "server": _server(options, certificates),
         "agents": workloads.agents(options),
         "queue": iter([_queue()]),
+        "monitoring": monitoring.objects(options),
     }
     return [Part(name, tuple(objects)) for name, objects in listed.items()]
 
 
-UNMADE = Certificates(*["(made by windlass install)\n"] * 5)
-"""In the place of certificates where none is needed: to show, and to remove."""
+UNMADE = Certificates(*["(made by windlass install)\n"] * 7)
+"""A placeholder where no certificates are needed: to print objects and to remove them."""
 
 
 def for_removal(listed: list[Part]) -> tuple[list[Object], list[Object]]:
-    """Our own objects, those that others depend on last; and what holds users' data. The API
-    service goes first: while it is there and answers nothing, no namespace can be deleted."""
+    """The objects to remove, in order, and those that stay with the data of users: the objects and
+    what protects them, which are the roles of users and the admission policies. The APIService is
+    first: while it exists and its server does not answer, no namespace can be deleted."""
+    protecting = {_key(obj) for obj in (*rbac.user_roles(), *policies.admission())}
     everything = [obj for part in reversed(listed) for obj in reversed(part.objects)]
     holding = ("CustomResourceDefinition", "Namespace", "Queue")
-    kept = [obj for obj in everything if obj["kind"] in holding]
     claim: Object = {
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-        "metadata": {"name": f"state-{names.SERVER}-0", "namespace": names.SYSTEM},
+        "metadata": {"name": names.CLAIM, "namespace": names.SYSTEM},
     }  # fmt: skip
-    ours = [obj for obj in everything if obj["kind"] not in holding]
-    ours.sort(key=lambda obj: obj["kind"] != "APIService")
-    return ours, [claim, *kept]
+    own: list[Object] = []
+    kept: list[Object] = []
+    for obj in everything:
+        stays = obj["kind"] in holding or _key(obj) in protecting
+        (kept if stays else own).append(obj)
+    own.sort(key=lambda obj: obj["kind"] != "APIService")
+    return own, [claim, *kept]
+
+
+def _key(obj: Object) -> tuple[str, str]:
+    """Kind and name: unique among the cluster-scoped objects of an installation."""
+    return obj["kind"], obj["metadata"]["name"]
 
 
 def as_yaml(objects: list[Object]) -> str:
     import yaml
 
     class Plain(yaml.SafeDumper):
-        """Without anchors: people read it."""
+        """Without anchors, for readability."""
 
         def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
             return True
@@ -83,14 +101,15 @@ def as_yaml(objects: list[Object]) -> str:
     return yaml.dump_all(objects, Dumper=Plain, sort_keys=False, width=100, explicit_start=True)
 
 
-def _policies() -> Iterator[Object]:
+def _policies(options: Options) -> Iterator[Object]:
     yield from policies.priorities()
+    yield from policies.connections(options.scraper())
     yield from policies.admission()
 
 
 def _settings(options: Options, certificates: Certificates) -> Iterator[Object]:
-    """What the engine can do, what was chosen, who leads, and the server's certificate."""
-    facts = engine.Engine(
+    """The capabilities, the options, the leader election leases and the server's certificate."""
+    facts = capabilities.Engine(
         image=options.image,
         server=options.server_address or f"https://{names.SERVER}.{names.SYSTEM}.svc",
         authority=certificates.bundle,
@@ -98,10 +117,10 @@ def _settings(options: Options, certificates: Certificates) -> Iterator[Object]:
         ledger=True,
         environments=options.environments,
     )
-    yield _config(engine.NAME, facts.data())
+    yield _config(capabilities.NAME, facts.data())
     yield _config(names.INSTALLATION, options.data())
-    for lease in (*(each.lease for each in sets.ALL), service.LEASE):
-        # Made here so that nobody needs the right to make leases; who leads writes the rest.
+    for lease in (*(each.lease for each in wiring.ALL), service.LEASE):
+        # Created here so that no component needs permission to create leases.
         yield {
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": names.metadata(lease, "settings", names.SYSTEM),
@@ -110,6 +129,8 @@ def _settings(options: Options, certificates: Certificates) -> Iterator[Object]:
     yield _secret(names.AUTHORITY, "Opaque", authority | {"bundle.crt": certificates.bundle})
     served = {"tls.crt": certificates.certificate, "tls.key": certificates.key}
     yield _secret(names.SERVER_TLS, "kubernetes.io/tls", served)
+    measured = {"tls.crt": certificates.metrics_certificate, "tls.key": certificates.metrics_key}
+    yield _secret(names.METRICS_TLS, "kubernetes.io/tls", measured)
 
 
 def _server(options: Options, certificates: Certificates) -> Iterator[Object]:
@@ -118,7 +139,7 @@ def _server(options: Options, certificates: Certificates) -> Iterator[Object]:
 
 
 def _queue() -> Object:
-    """The one that runs without another wait in. Only its name is ours: the rest is the team's."""
+    """The default queue, for Runs that name none. Its spec belongs to the administrators."""
     return {
         "apiVersion": "windlass.dev/v1alpha1", "kind": "Queue",
         "metadata": names.metadata("default", "queue"), "spec": {},

@@ -1,4 +1,4 @@
-"""What runs: Deployments of scheduler and controllers, the server and its volume, node agents.
+"""The workloads: Deployments of scheduler and controllers, the server and its volume, node agents.
 
 All pods of windlass-system fit the restricted Pod Security Standard: no root, no capability, a
 file system that cannot be written to but where a volume says so.
@@ -15,7 +15,7 @@ from windlass.install.options import Options
 from windlass.ledger import service
 
 PYTHON = "/usr/local/bin/python3"
-"""Where the image has its Python: deploy/Containerfile."""
+"""Path of Python in the image (deploy/Containerfile)."""
 USER = 10001
 _HEALTH, _API = 8080, 8443
 _REPLICAS = 2
@@ -32,24 +32,51 @@ _RESOURCES = {
 """The working set of 5,000 nodes and 50,000 pods is below these limits."""
 
 
-def control(options: Options, part: str) -> Iterator[Object]:
-    """A Deployment of the scheduler or the controllers: one leads, the other stands by."""
+def control(options: Options, part: str, certificate: str) -> Iterator[Object]:
+    """A Deployment of the scheduler or the controllers: one leader and one standby; and a Service,
+    whose endpoints Prometheus scrapes. `certificate`: of /metrics."""
     word = part.removeprefix("windlass-")
-    container = _container(options, part, ["-m", "windlass.control", word])
-    container["ports"] = [{"name": "health", "containerPort": _HEALTH}]
+    arguments = [
+        "-m", "windlass.control", word, "--metrics-listen", f"0.0.0.0:{_API}",
+        "--tls-cert", f"{_TLS}/tls.crt", "--tls-key", f"{_TLS}/tls.key",
+    ]  # fmt: skip
+    container = container_of(options, part, arguments)
+    container["ports"] = [
+        {"name": "health", "containerPort": _HEALTH},
+        {"name": names.METRICS_PORT, "containerPort": _API},
+    ]
+    container["volumeMounts"].append({"name": "tls", "mountPath": _TLS, "readOnly": True})
     container |= _probes("/healthz", "/readyz", "health", "HTTP")
-    yield from _standing(word, part, _REPLICAS, _pod(options, part, word, container))
+    template = pod_of(options, part, word, container)
+    _add_certificate(template, names.METRICS_TLS, certificate)
+    port = {"name": names.METRICS_PORT, "port": 443, "targetPort": _API, "protocol": "TCP"}
+    yield {
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": names.metadata(part, word, names.SYSTEM),
+        "spec": {"selector": names.selector(word), "ports": [port]},
+    }  # fmt: skip
+    yield from _deployment(word, part, _REPLICAS, template)
 
 
-def _standing(word: str, part: str, replicas: int, template: Object) -> Iterator[Object]:
-    """A Deployment whose pods go one at a time."""
+def _add_certificate(template: Object, secret: str, certificate: str) -> None:
+    """Mounted, and named in an annotation: pods are replaced when it changes."""
+    template["metadata"]["annotations"] = {
+        "windlass.dev/certificate": hashlib.sha256(certificate.encode()).hexdigest()[:16]
+    }
+    template["spec"]["volumes"].append(
+        {"name": "tls", "secret": {"secretName": secret, "defaultMode": 0o440}}
+    )
+
+
+def _deployment(word: str, part: str, replicas: int, template: Object) -> Iterator[Object]:
+    """A Deployment whose pods are replaced one at a time."""
     yield {
         "apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": names.metadata(part, word, names.SYSTEM),
         "spec": {
             "replicas": replicas,
             "selector": {"matchLabels": names.selector(word)},
-            # A new one stands by before an old one goes: there is always somebody.
+            # A new pod is ready before an old one stops: one is always running.
             "strategy": {
                 "type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
             },
@@ -64,8 +91,8 @@ def _standing(word: str, part: str, replicas: int, template: Object) -> Iterator
 
 
 def server(options: Options, certificate: str) -> Iterator[Object]:
-    """One server with a volume, or several that keep nothing of their own. `certificate` changes
-    with the certificate: so does the pod."""
+    """One server with a volume, or several stateless ones. `certificate` is a hash of the
+    certificate: pods are replaced when it changes."""
     word = "server"
     yield {
         "apiVersion": "v1", "kind": "Service",
@@ -81,39 +108,33 @@ def server(options: Options, certificate: str) -> Iterator[Object]:
     ]  # fmt: skip
     if options.storage:
         arguments += ["--storage", options.storage, "--storage-keys", _KEYS]
-    container = _container(options, names.SERVER, arguments)
+    container = container_of(options, names.SERVER, arguments)
     container["ports"] = [{"name": "https", "containerPort": _API}]
     container["volumeMounts"] += [
         {"name": "state", "mountPath": _STATE},
         {"name": "tls", "mountPath": _TLS, "readOnly": True},
     ]
     if (chosen := options.ledger_key()) is not None:
-        # By reference: the address holds a password, and is in no object of ours.
+        # By reference: the address contains a password, which no other object may have.
         source = {"secretKeyRef": {"name": chosen[0], "key": chosen[1]}}
         container["env"].append({"name": service.VARIABLE, "valueFrom": source})
     container |= _probes("/livez", "/readyz", "https", "HTTPS")
-    template = _pod(options, names.SERVER, word, container)
-    template["metadata"]["annotations"] = {
-        "windlass.dev/certificate": hashlib.sha256(certificate.encode()).hexdigest()[:16]
-    }
-    template["spec"]["volumes"].append(
-        {"name": "tls", "secret": {"secretName": names.SERVER_TLS, "defaultMode": 0o440}}
-    )
+    template = pod_of(options, names.SERVER, word, container)
+    _add_certificate(template, names.SERVER_TLS, certificate)
     yield from _sharing(options, template) if options.storage else _alone(options, template)
 
 
 def _sharing(options: Options, template: Object) -> Iterator[Object]:
-    """Any number of servers, each like the others: what they keep is in the storage and in
-    PostgreSQL."""
+    """Stateless servers: their data is in the S3 storage and in PostgreSQL."""
     spec, (container,) = template["spec"], template["spec"]["containers"]
     container["volumeMounts"].append({"name": "keys", "mountPath": _KEYS, "readOnly": True})
-    # Logs that are read are fetched there for as long as that takes.
+    # Archived logs are downloaded there while they are read.
     container["env"].append({"name": "TMPDIR", "value": _STATE})
     spec["volumes"] += [
         {"name": "state", "emptyDir": {"sizeLimit": "8Gi"}},
         {"name": "keys", "secret": {"secretName": options.storage_secret, "defaultMode": 0o440}},
     ]
-    yield from _standing("server", names.SERVER, int(options.replicas), template)
+    yield from _deployment("server", names.SERVER, int(options.replicas), template)
 
 
 def _alone(options: Options, template: Object) -> Iterator[Object]:
@@ -129,6 +150,9 @@ def _alone(options: Options, template: Object) -> Iterator[Object]:
         "spec": {
             "replicas": 1,  # more would each have files of their own
             "serviceName": names.SERVER,
+            # With OrderedReady a pod that never became ready (an image that cannot be pulled) is
+            # never replaced by one of a corrected template.
+            "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": names.selector("server")},
             "template": template,
             "volumeClaimTemplates": [
@@ -145,19 +169,20 @@ def _alone(options: Options, template: Object) -> Iterator[Object]:
 
 
 def agents(options: Options) -> Iterator[Object]:
-    """One on every node, tainted ones too. It reads what kubelet and Runs' pods write there: as
-    root, because that is whose it is, with no more than the right to read what jobs have closed."""
+    """The DaemonSet of node agents, on all nodes including tainted ones. It reads files of kubelet
+    and of Runs' pods: as root, because root owns them, with the one capability to read files that
+    jobs have made private."""
     word = "agent"
     ready = "/tmp/ready"  # noqa: S108 - in a volume of its own
     arguments = ["-m", "windlass.agent", "cluster", "--ready", ready, "--cgroups", _CGROUPS]
-    container = _container(options, names.AGENT, arguments)
+    container = container_of(options, names.AGENT, arguments)
     container["readinessProbe"] = {"exec": {"command": ["test", "-e", ready]}, "periodSeconds": 2}
     container["env"].append(
         {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     )
-    # NVIDIA's container runtime, where it is the node's, then shows the agent nvidia-smi.
-    said = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
-    container["env"] += [{"name": name, "value": value} for name, value in said.items()]
+    # With these, NVIDIA's container runtime mounts nvidia-smi into the agent's container.
+    nvidia = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
+    container["env"] += [{"name": name, "value": value} for name, value in nvidia.items()]
     container["securityContext"]["capabilities"]["add"] = ["DAC_READ_SEARCH"]
     container["volumeMounts"] += [
         {"name": "logs", "mountPath": "/var/log"},
@@ -171,7 +196,7 @@ def agents(options: Options) -> Iterator[Object]:
             "recursiveReadOnly": "IfPossible",
         },
     ]  # fmt: skip
-    template = _pod(options, names.AGENT, word, container)
+    template = pod_of(options, names.AGENT, word, container)
     spec = template["spec"]
     del spec["topologySpreadConstraints"]
     spec["securityContext"] = {
@@ -203,7 +228,7 @@ def agents(options: Options) -> Iterator[Object]:
     }  # fmt: skip
 
 
-def _pod(options: Options, part: str, word: str, container: Object) -> Object:
+def pod_of(options: Options, part: str, word: str, container: Object) -> Object:
     spec: Object = {
         "serviceAccountName": part,
         "automountServiceAccountToken": True,
@@ -214,7 +239,7 @@ def _pod(options: Options, part: str, word: str, container: Object) -> Object:
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        # Not both on one node, if there are two.
+        # On different nodes if possible.
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
@@ -230,17 +255,17 @@ def _pod(options: Options, part: str, word: str, container: Object) -> Object:
     return {"metadata": {"labels": names.labels(word)}, "spec": spec}
 
 
-def _container(options: Options, part: str, arguments: list[str]) -> Object:
-    # Kubernetes says both itself; where its service network leads nowhere, the options do.
+def container_of(options: Options, part: str, arguments: list[str]) -> Object:
+    # Kubernetes sets both; the options replace them if the service network is not reachable.
     host, _, port = options.api_address.rpartition(":")
-    said = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port} if host else {}
+    given = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port} if host else {}
     return {
         "name": part.removeprefix("windlass-"),
         "image": options.image,
         "command": [PYTHON, *arguments],
         "env": [
             {"name": "HOME", "value": "/tmp"},  # noqa: S108
-            *({"name": name, "value": value} for name, value in said.items()),
+            *({"name": name, "value": value} for name, value in given.items()),
         ],
         "resources": _RESOURCES[part],
         "securityContext": {

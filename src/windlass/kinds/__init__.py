@@ -1,5 +1,5 @@
-"""What users write and read: objects as structs, defaults, validation, schemas.
+"""The API objects: structs, defaults, validation, schemas.
 
-Pure: no I/O, no clock. Everything else in Windlass imports from here; this room imports nothing
-of Windlass. Import the modules, not the names: `from windlass.kinds import run, meta`.
+Pure: no I/O, no clock. All other packages of Windlass may import this one; it imports none of them.
+Import the modules, not the names: `from windlass.kinds.types import meta, run`.
 """

@@ -1,27 +1,32 @@
-"""What controllers write on pods for the embedded agent to read, and what it writes back."""
+"""Annotations and variables that controllers write on pods for the node agent, and those that the
+agent writes."""
 
 from __future__ import annotations
 
 from typing import Final
 
 HOST_IMAGE: Final = "windlass.dev/host"
-"""The image of a pod that runs on the node's own files."""
+"""The image of a pod that runs on the node's own file system."""
+
+SUBMISSION: Final = "windlass.dev/submission"
+"""Annotation on Runs, written by the client: a random mark by which a client that sends a request
+again recognises the Run that its first request created."""
 
 STOP_SIGNAL: Final = "windlass.dev/stop-signal"
-"""Annotation: the signal that asks the pod's processes to end. SIGTERM when absent."""
+"""Annotation: the signal that asks the pod's processes to exit. SIGTERM if absent."""
 
 ROOT: Final = "/windlass"
-"""The pod's own folder, as pods name it. Where it really is, `ROOT_VARIABLE` says."""
+"""The pod's own folder, as pods name it. `ROOT_VARIABLE` has its path on the node."""
 
 ROOT_VARIABLE: Final = "WINDLASS_ROOT"
-"""Environment variable, set by the agent whatever the pod says: where `ROOT` is on this node."""
+"""Environment variable, always set by the agent: the path of `ROOT` on this node."""
 
 TEAM: Final = "/windlass/team"
-"""A hostPath below this is a folder of the namespace on the node: made when it is first named,
-kept when its pods are gone, closed to other namespaces."""
+"""A hostPath below this is a folder of the namespace on the node. The agent creates it for the
+first pod that names it, keeps it after its pods, and closes it to other namespaces."""
 
 PROGRESS: Final = "windlass.dev/progress"
-"""Annotation, written by the agent: what the job last said of its progress, as JSON."""
+"""Annotation, written by the agent: the last progress that the job reported, as JSON."""
 
 GRANTED: Final = "windlass.dev/granted-devices"
 """Annotation, written by the agent on a cluster's node: which devices kubelet gave the pod, as
@@ -35,19 +40,19 @@ PROGRESS_VARIABLE: Final = "WINDLASS_PROGRESS"
 does not."""
 
 TERMINATION_VARIABLE: Final = "WINDLASS_TERMINATION_LOG"
-"""Environment variable, set by the agent: the file for a container's last words, where it cannot
-be at `terminationMessagePath` itself. Absent on Kubernetes."""
+"""Environment variable, set by the agent: the file for the termination message, where it cannot be
+at `terminationMessagePath` itself. Absent on Kubernetes."""
 
 PORTS: Final = "windlass.dev/ports"
 """Annotation: first and last port of the attempt's block, `20000-20007`. The agent refuses a pod
-one of whose ports somebody outside of the attempt listens on (reason PortTaken)."""
+if a process outside of the attempt listens on one of its ports (reason PortTaken)."""
 
 SCRATCH: Final = "windlass.dev/scratch"
-"""Annotation: a folder `/tmp/wl-...` that members of the attempt make beside their own folders; the
-agent removes it with the last of them."""
+"""Annotation: a folder `/tmp/wl-...` that pods of the attempt share beside their own folders; the
+agent removes it with the last pod."""
 
 PRETEND: Final = "windlass.dev/pretend"
-"""Annotation for fake nodes: `SECONDS[:EXIT CODE]` that the pod pretends to run."""
+"""Annotation for fake nodes: `SECONDS[:EXIT CODE]` of the pod's simulated run."""
 
 HELD: Final = "windlass.dev/held"
-"""Annotation on Nodes, written by the agent: what it can hold pods to, as JSON for people."""
+"""Annotation on Nodes, written by the agent: the limits that it enforces on pods, as JSON text."""

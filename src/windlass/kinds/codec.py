@@ -1,8 +1,8 @@
-"""Objects to and from JSON, without losing what the structs do not know.
+"""Objects to and from JSON, without losing fields that the structs do not have.
 
 `decode` keeps the bytes an object came from; `to_dict` lays the struct's fields over them: a field
-the struct names takes the struct's value (or goes, if the struct's is empty), every other field
-stays. List elements are matched by their merge key (`name`, `type`, `uid`), else by position.
+of the struct takes the struct's value (or is removed, if that is empty), every other field stays.
+List elements are matched by their merge key (`name`, `type`, `uid`), else by position.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from windlass.kinds import nodes
-from windlass.kinds.meta import Object, ObjectMeta
+from windlass.kinds.schema import type_tree
+from windlass.kinds.types.meta import Object, ObjectMeta
 
 T = TypeVar("T", bound=Object)
 
@@ -39,29 +39,28 @@ def from_dict(kind: type[T], value: dict[str, Any]) -> T:
 
 
 def bookmark(kind: type[T], metadata: ObjectMeta) -> T:
-    """What stands for the object in a watch's bookmark: it has metadata and nothing else, not even
-    fields that every real object must have."""
+    """The object of a watch bookmark: it has only metadata, not even the required fields."""
     missing = {field.name: None for field in msgspec.structs.fields(kind) if field.required}
     return kind(metadata=metadata, **missing)
 
 
 def has_source(obj: Object) -> bool:
-    """Whether the object remembers all of its fields (objects out of a list do not)."""
+    """Whether the object has its original JSON (objects of a list do not)."""
     return _SOURCE in obj.__dict__
 
 
 def adopt_source(obj: Object, data: bytes) -> None:
-    """Lets an object that came out of a list remember the fields its struct does not know."""
+    """Gives an object of a list its original JSON, so that `to_dict` can restore unknown fields."""
     obj.__dict__[_SOURCE] = data
 
 
 def to_dict(obj: Object) -> dict[str, Any]:
-    """The whole object as it goes over the wire."""
+    """The whole object as JSON values, with unknown fields."""
     resource = obj.resource
     known: dict[str, Any] = msgspec.to_builtins(obj)
     source = obj.__dict__.get(_SOURCE)
     original = None if source is None else msgspec.json.decode(source)
-    known = _overlay(known, original, nodes.of_kind(type(obj)))
+    known = _overlay(known, original, type_tree.of_kind(type(obj)))
     head = {"apiVersion": resource.api_version, "kind": resource.kind}
     return head | {key: value for key, value in known.items() if key not in head}
 
@@ -70,8 +69,8 @@ def encode(obj: Object) -> bytes:
     return msgspec.json.encode(to_dict(obj))
 
 
-def _overlay(known: Any, original: Any, node: nodes.Node) -> Any:
-    """`known` with what only `original` has, at every level the struct type describes."""
+def _overlay(known: Any, original: Any, node: type_tree.Node) -> Any:
+    """`known` with the fields that only `original` has, at every level of the struct type."""
     if node.type == "object" and isinstance(known, dict):
         return _overlay_fields(known, original if isinstance(original, dict) else {}, node)
     items = node.items
@@ -87,7 +86,7 @@ def _overlay(known: Any, original: Any, node: nodes.Node) -> Any:
 
 
 def _overlay_fields(
-    known: dict[str, Any], original: dict[str, Any], node: nodes.Node
+    known: dict[str, Any], original: dict[str, Any], node: type_tree.Node
 ) -> dict[str, Any]:
     merged = {key: value for key, value in original.items() if key not in node.fields}
     for key, value in known.items():
@@ -99,7 +98,7 @@ def _overlay_fields(
 
 
 def _matches(known: list[Any], original: list[Any]) -> list[Any]:
-    """For each known element the original it stands for, or None."""
+    """For each known element its original, or None."""
     for key in _LIST_KEYS:
         if all(isinstance(item, dict) and key in item for item in known + original):
             by_key = {item[key]: item for item in original}

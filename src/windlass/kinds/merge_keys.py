@@ -1,7 +1,7 @@
-"""Which lists of Kubernetes' own kinds a strategic merge-patch merges, and by which field.
+"""Which lists of Kubernetes' own kinds a strategic merge patch merges, and by which field.
 
-The embedded server merges by this table, and its OpenAPI document tells it to kubectl, which makes
-its patches by it. Lists that are not named are replaced as a whole.
+The embedded server merges by this table and publishes it in its OpenAPI document, from which
+kubectl computes its patches. Other lists are replaced as a whole.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ LIST_KEYS: Final[dict[str, str]] = {
     "secrets": "name",
 }
 UNION_LISTS: Final = frozenset({"finalizers", "podCIDRs"})
-"""Lists of plain values that are united."""
+"""Lists of plain values that are merged as sets."""
 
 
 def list_key(kind: str, field: str) -> str:
-    """The field by which elements of a list are told apart; "" if the list is replaced."""
+    """The field that identifies elements of a list; "" if the list is replaced."""
     if kind == "Service" and field == "ports":
         return "port"
     return LIST_KEYS.get(field, "")

@@ -1,4 +1,4 @@
-"""The sharing tree in a file: queues inside queues, and what can be wrong with a whole tree.
+"""The queue tree in a file: nested queues, and the problems of a whole tree.
 
     queues:
       company:
@@ -7,22 +7,22 @@
           support: {guarantee: {gpu: 16}, limit: {gpu: 64}, weight: 2, namespaces: [support]}
       default: {}
 
-Each entry has the fields of a Queue's spec; what is inside `queues` has it as its parent. Pure.
+Each entry has the fields of a Queue's spec; the queues inside `queues` have it as their parent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from windlass.kinds import quantity
-from windlass.kinds.queue import Amounts, Queue
+from windlass.kinds.types.queue import Amounts, Queue
+from windlass.kinds.values import quantity
 
 _DEEPEST = 32
 
 
 class Malformed(ValueError):
-    """A file that is no tree; the message is one sentence with the remedy."""
+    """The file is not a queue tree; the message is one sentence with the remedy."""
 
 
 def flatten(document: Any, parent: str = "", depth: int = 0) -> list[dict[str, Any]]:
@@ -40,8 +40,8 @@ def flatten(document: Any, parent: str = "", depth: int = 0) -> list[dict[str, A
             raise Malformed(f"queue {name} must have settings such as {{weight: 2}}")
         if "parent" in spec and spec["parent"] != parent:
             raise Malformed(
-                f"queue {name} says its parent is {spec['parent']} but stands "
-                f"{f'below {parent}' if parent else 'at the top'}; leave parent out, or move it"
+                f"queue {name} has the parent {spec['parent']} but is "
+                f"{f'below {parent}' if parent else 'at the top'}; leave out parent, or move it"
             )
         below = spec.pop("queues", None)
         if parent:
@@ -52,12 +52,12 @@ def flatten(document: Any, parent: str = "", depth: int = 0) -> list[dict[str, A
     names = [each["metadata"]["name"] for each in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise Malformed(f"queue {twice[0]} is in the file twice; keep one of them")
+        raise Malformed(f"queue {twice[0]} is in the file twice; remove one of them")
     return found
 
 
 def nested(queues: Mapping[str, Queue], specs: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The opposite: the file that describes these queues. `specs` are their specs as written."""
+    """The inverse of `flatten`: the file for these queues. `specs` are their specs as written."""
 
     def below(parent: str, depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -75,11 +75,51 @@ def nested(queues: Mapping[str, Queue], specs: Mapping[str, dict[str, Any]]) -> 
 
 
 def problems(queues: Mapping[str, Queue]) -> list[str]:
-    """What is wrong with a tree as a whole, one sentence with its remedy each."""
+    """The problems of a whole tree, one sentence with its remedy each."""
     found = [*_bad_parents(queues), *_claimed_twice(queues)]
     if not found:
         found += [each for name in sorted(queues) for each in _too_much(queues, name)]
     return found
+
+
+def overcommitted(
+    queues: Mapping[str, Queue], capacity: Mapping[str, str], changed: Iterable[str]
+) -> list[str]:
+    """One sentence for each resource of which a changed queue and its siblings are guaranteed more
+    than there is: in their parent, or in the cluster."""
+    found: dict[str, None] = {}
+    for name in changed:
+        parent = queues[name].spec.parent if queues[name].spec.parent in queues else None
+        siblings = [
+            each
+            for each in queues.values()
+            if (each.spec.parent if each.spec.parent in queues else None) == parent
+        ]
+        available = (queues[parent].spec.guarantee or {}) if parent else capacity
+        holder = f"queue {parent} is guaranteed" if parent else "the cluster has"
+        for resource in queues[name].spec.guarantee or {}:
+            total = sum(_of(each.spec.guarantee, resource) for each in siblings)
+            if total <= quantity.milli(available.get(resource, "0")):
+                continue
+            names = sorted(each.name for each in siblings if _of(each.spec.guarantee, resource))
+            subject = f"queue {names[0]} is" if len(names) == 1 else f"queues {_few(names)} are"
+            found[
+                f"{subject} guaranteed {_amount(resource, total)} in all, but {holder} "
+                f"{_amount(resource, quantity.milli(available.get(resource, '0')))}; until there "
+                "is more, guarantees count in part and queues take turns"
+            ] = None
+    return list(found)
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
+
+
+def _amount(resource: str, milli: int) -> str:
+    is_bytes = resource in ("memory", "ephemeral-storage")
+    text = quantity.of_bytes(milli // 1000) if is_bytes else quantity.of_milli(milli)
+    return f"{text} {resource}"
 
 
 def _bad_parents(queues: Mapping[str, Queue]) -> list[str]:
@@ -88,7 +128,7 @@ def _bad_parents(queues: Mapping[str, Queue]) -> list[str]:
         parent = queues[name].spec.parent
         if parent and parent not in queues:
             found.append(
-                f"queue {name} is below {parent}, which does not exist; add {parent} or name "
+                f"queue {name} is below {parent}, which does not exist; add {parent} or choose "
                 "another parent"
             )
         path, at = [name], parent
@@ -112,8 +152,8 @@ def _claimed_twice(queues: Mapping[str, Queue]) -> list[str]:
             first = owners.setdefault(namespace, name)
             if first != name:
                 found.append(
-                    f"namespace {namespace} belongs to the queues {first} and {name}; name it in "
-                    "one of them"
+                    f"namespace {namespace} belongs to the queues {first} and {name}; list it in "
+                    "only one of them"
                 )
     return found
 
@@ -137,8 +177,8 @@ def _too_much(queues: Mapping[str, Queue], name: str) -> list[str]:
             )
             found.append(
                 f"the queues below {name} ({names}) are guaranteed {resource}="
-                f"{quantity.of_milli(total)} in all, more than its own {resource}={own}; guarantee "
-                f"{name} more or them less"
+                f"{quantity.of_milli(total)} in total, more than its own {resource}={own}; raise "
+                f"the guarantee of {name} or lower theirs"
             )
     return found
 

@@ -1,18 +1,18 @@
-"""Every kind Windlass knows, and how to find one by the names people and programs use."""
+"""All kinds of Windlass, and lookups by the names that users and programs use."""
 
 from __future__ import annotations
 
 import functools
 
-from windlass.kinds import cronrun, kubernetes, pricelist, queue, reservation, run
-from windlass.kinds.meta import Object
+from windlass.kinds.types import core, cronrun, pricelist, queue, reservation, run
+from windlass.kinds.types.meta import Object
 
 OWN: tuple[type[Object], ...] = (
     run.Run, cronrun.CronRun, queue.Queue, reservation.Reservation, pricelist.PriceList,
 )  # fmt: skip
-"""Our kinds: CRDs on Kubernetes, built in when embedded."""
+"""Windlass' own kinds: CRDs on Kubernetes, built into the embedded server."""
 
-ALL: tuple[type[Object], ...] = (*kubernetes.ALL, *OWN)
+ALL: tuple[type[Object], ...] = (*core.ALL, *OWN)
 
 
 @functools.cache
@@ -35,10 +35,10 @@ def by_path() -> dict[tuple[str, str, str], type[Object]]:
 
 @functools.cache
 def by_word() -> dict[str, type[Object]]:
-    """Any name a person may type: run, runs, Run, runs.windlass.dev, a short name."""
-    words: dict[str, type[Object]] = {}
-    for kind in (*OWN, *kubernetes.ALL):
+    """Any name a user may type (run, runs, Run, runs.windlass.dev, a short name) -> the kind."""
+    by_name: dict[str, type[Object]] = {}
+    for kind in (*OWN, *core.ALL):
         resource = kind.resource
         for word in (resource.plural, resource.singular, resource.key, *resource.short_names):
-            words.setdefault(word.lower(), kind)
-    return words
+            by_name.setdefault(word.lower(), kind)
+    return by_name

@@ -1,17 +1,19 @@
-"""Schemas for others to read: CRDs for a cluster, JSON Schema for editors, OpenAPI for kubectl.
+"""Exports schemas: CRDs for a cluster, JSON Schema for editors, OpenAPI for kubectl.
 
-All are written from the same tree (`kinds.nodes`) and rules (`kinds.rules`) that the embedded
-server validates by. `tools/generate.py` writes CRDs and editor schemas to files; the embedded
-server builds its OpenAPI documents from `openapi_schemas`.
+All are written from the same tree (`kinds.schema.type_tree`) and rules (`kinds.schema.cel_rules`)
+that the embedded server validates by. `tools/generate.py` writes CRDs and editor schemas to files;
+the embedded server builds its OpenAPI documents from `openapi_schemas`.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from windlass.kinds import docstrings, mergekeys, meta, nodes, registry, rules, validation
-from windlass.kinds.meta import Object
-from windlass.kinds.nodes import NOTHING, Node, StructClass
+from windlass.kinds import merge_keys, registry, validate
+from windlass.kinds.schema import cel_rules, docstrings, type_tree
+from windlass.kinds.schema.type_tree import NOTHING, Node, StructClass
+from windlass.kinds.types import meta
+from windlass.kinds.types.meta import Object
 
 Json = dict[str, Any]
 
@@ -21,14 +23,14 @@ _API_VERSION: Final = (
     "https://kubernetes.io/docs/reference/using-api/api-concepts/"
 )
 _KIND: Final = "What kind of object this is."
-_METADATA: Final = "Name, labels and bookkeeping, as of every object."
+_METADATA: Final = "Standard object metadata: name, labels, annotations."
 
 
 # --- CRDs ---------------------------------------------------------------------------------------
 
 
 def crd(kind: type[Object]) -> Json:
-    """The CustomResourceDefinition of one of our kinds."""
+    """The CustomResourceDefinition of one of Windlass' own kinds."""
     resource = kind.resource
     columns = [
         {"name": column.name, "type": column.type, "jsonPath": column.json_path}
@@ -66,8 +68,8 @@ def crd(kind: type[Object]) -> Json:
 
 
 def structural(kind: type[Object]) -> Json:
-    """The structural schema of one of our kinds: no references, nothing a CRD may not hold."""
-    root = _structural(nodes.of_kind(kind))
+    """The structural schema of a kind: no references, only what a CRD may contain."""
+    root = _structural(type_tree.of_kind(kind))
     root["properties"] = {
         "apiVersion": {"type": "string", "description": _API_VERSION},
         "kind": {"type": "string", "description": _KIND},
@@ -95,7 +97,7 @@ def _structural(node: Node) -> Json:
 def _validations(node: Node) -> list[Json]:
     found = [
         _validation(rule.cel, rule.message, rule.path)
-        for rule in rules.RULES
+        for rule in cel_rules.RULES
         if rule.struct is node.struct and rule.cel
     ]
     if node.keys is not None and node.keys.pattern:
@@ -112,9 +114,9 @@ def _validation(cel: str, message: str, path: str) -> Json:
 
 
 def editor(kind: type[Object]) -> Json:
-    """JSON Schema (draft 7) of one of our kinds: unknown fields are marked as mistakes."""
+    """JSON Schema (draft 7) of one of Windlass' own kinds; unknown fields are errors."""
     resource = kind.resource
-    node = nodes.of_kind(kind)
+    node = type_tree.of_kind(kind)
     schema = _editor(node)
     schema["required"] = ["apiVersion", "kind", "metadata", *schema.get("required", [])]
     schema["properties"] = {
@@ -154,7 +156,7 @@ def openapi_schemas(group: str, version: str) -> Json:
     for kind in registry.ALL:
         resource = kind.resource
         if (resource.group, resource.version) == (group, version):
-            _add_component(nodes.of_kind(kind), kind, components)
+            _add_component(type_tree.of_kind(kind), kind, components)
             root = components[_component_name(kind, kind)]
             root["properties"] = {
                 "apiVersion": {"type": "string", "description": _API_VERSION},
@@ -175,9 +177,9 @@ def _add_component(node: Node, kind: type[Object], components: Json) -> None:
     components[name] = {}
     schema = _basics(node) | _object(node, lambda inner: _openapi(inner, kind, components))
     for field_name, field in node.fields.items():
-        if not validation.is_own(kind) or node.struct is meta.ObjectMeta:
+        if not validate.is_own(kind) or node.struct is meta.ObjectMeta:
             schema["properties"][field_name] |= _merging(kind.resource.kind, field_name, field.node)
-    if not validation.is_own(kind):
+    if not validate.is_own(kind):
         schema["x-kubernetes-preserve-unknown-fields"] = True
     components[name] = schema
 
@@ -198,13 +200,13 @@ def _openapi(node: Node, kind: type[Object], components: Json) -> Json:
 
 
 def _merging(kind: str, field: str, node: Node) -> Json:
-    """What kubectl must know to make strategic merge-patches of a list."""
+    """The extensions from which kubectl computes strategic merge patches of a list."""
     if node.type != "array":
         return {}
-    key = mergekeys.list_key(kind, field)
+    key = merge_keys.list_key(kind, field)
     if key:
         return {"x-kubernetes-patch-strategy": "merge", "x-kubernetes-patch-merge-key": key}
-    return {"x-kubernetes-patch-strategy": "merge"} if field in mergekeys.UNION_LISTS else {}
+    return {"x-kubernetes-patch-strategy": "merge"} if field in merge_keys.UNION_LISTS else {}
 
 
 def _component_name(struct: StructClass, kind: type[Object]) -> str:
@@ -212,7 +214,7 @@ def _component_name(struct: StructClass, kind: type[Object]) -> str:
     resource = kind.resource
     if struct.__module__ == meta.__name__:
         return f"{META_PREFIX}.{struct.__name__}"
-    if validation.is_own(kind):
+    if validate.is_own(kind):
         return f"dev.windlass.{resource.version}.{struct.__name__}"
     group = resource.group.split(".")[0] or "core"
     return f"io.k8s.api.{group}.{resource.version}.{struct.__name__}"
@@ -236,7 +238,7 @@ def _object(node: Node, convert: Any) -> Json:
     return {"properties": properties} | ({"required": needed} if needed else {})
 
 
-def _description(node: Node, field: nodes.Field) -> str:
+def _description(node: Node, field: type_tree.Field) -> str:
     if field.name == "metadata" and field.node.struct is meta.ObjectMeta:
         return _METADATA
     if node.struct is None:

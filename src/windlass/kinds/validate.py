@@ -1,8 +1,8 @@
-"""May this object be stored? Pruning, defaults and validation of every kind, on plain JSON values.
+"""Pruning, defaulting and validation of every kind, on plain JSON values.
 
 Called by the embedded server on every write and by the CLI before it sends anything. On a cluster
-the API server does the same for our kinds from the CRDs, which are generated from the same
-definitions. Reads nothing but its arguments; changes none of them.
+the API server does the same for Windlass' kinds from the CRDs, which are generated from the same
+definitions. The functions do not change their arguments.
 """
 
 from __future__ import annotations
@@ -13,57 +13,73 @@ from typing import Any
 
 import msgspec
 
-from windlass.kinds import corekinds, metadata, nodes, problems, rules, structure
-from windlass.kinds.meta import Object
-from windlass.kinds.nodes import Node
-from windlass.kinds.problems import Problem as Problem
+from windlass.kinds.defaults import core, object_meta
+from windlass.kinds.schema import cel_rules, field_errors, structural, type_tree, unknown_fields
+from windlass.kinds.schema.field_errors import Problem as Problem
+from windlass.kinds.schema.type_tree import Node
+from windlass.kinds.types.meta import Object
+from windlass.kinds.values import quantity
 
 Json = dict[str, Any]
 
 
 def prune(kind: type[Object], value: Json) -> tuple[Json, list[str]]:
-    """The object without fields that do not exist, and one sentence about each of them.
+    """The object without unknown fields, and one message about each of them.
 
-    Our kinds drop what they do not know, as CRDs do; Kubernetes' own keep it: our structs name
-    only a part of their fields.
+    Windlass' own kinds drop unknown fields, as CRDs do. Kubernetes' own kinds keep them, because
+    the structs have only a part of their fields.
     """
     if not is_own(kind):
         return value, []
-    unknown: list[str] = []
-    return structure.prune(nodes.of_kind(kind), value, "", unknown), unknown
+    unknown: list[tuple[Node, str, str]] = []
+    root = type_tree.of_kind(kind)
+    pruned = structural.prune(root, value, "", unknown)
+    return pruned, [unknown_fields.message(root, *each) for each in unknown]
 
 
 def defaulted(kind: type[Object], value: Json) -> Json:
-    """The object with everything filled in that its kind says when it is absent."""
+    """The object with the defaults of its kind."""
     if not is_own(kind):
-        return corekinds.defaulted(kind, value)
+        return core.defaulted(kind, value)
     if _has_null(value):
-        value = structure.drop_nulls(value)
-    filled: Json = structure.fill(nodes.of_kind(kind), value)
+        value = structural.drop_nulls(value)
+    filled: Json = structural.fill(type_tree.of_kind(kind), value)
     return filled
 
 
 def validate(kind: type[Object], value: Json, old: Json | None = None) -> list[Problem]:
-    """Everything that is wrong with a defaulted object; with `old`, also with the change to it."""
+    """All problems of a defaulted object; with `old`, also those of the change."""
     own = is_own(kind)
-    found = metadata.check(kind.resource, value)
+    found = object_meta.check(kind.resource, value)
     broken = _structure_problems(kind, value, own)
     if broken:
-        return found + broken
+        return found + [_with_meaning(each) if own else each for each in broken]
     if not own:
-        return found + corekinds.check(kind, value, old)
-    found += structure.duplicates(nodes.of_kind(kind), value, "")
+        return found + core.check(kind, value, old)
+    found += structural.duplicates(type_tree.of_kind(kind), value, "")
     _apply(_plan_of(kind), value, old, "", found)
-    return found
+    return [_with_meaning(each) for each in found]
+
+
+def _with_meaning(problem: Problem) -> Problem:
+    """The problem with what an amount of memory without a usual unit probably means."""
+    if not problem.path.endswith(("resources.memory", "resources.shm")):
+        return problem
+    if isinstance(problem.value, bool) or not isinstance(problem.value, str | int | float):
+        return problem
+    question = quantity.memory_problem(problem.value).partition("; ")[2]
+    if not question.startswith("did you mean"):
+        return problem
+    return dataclasses.replace(problem, message=f"{problem.message}; {question}")
 
 
 def is_own(kind: type[Object]) -> bool:
-    return kind.resource.group == nodes.OWN_GROUP
+    return kind.resource.group == type_tree.OWN_GROUP
 
 
 def _structure_problems(kind: type[Object], value: Json, own: bool) -> list[Problem]:
-    """Types, bounds and patterns. msgspec says in microseconds whether all is well; only if not
-    is the object walked, to name every problem in words for people."""
+    """Problems with types, bounds and patterns. msgspec accepts a valid object in microseconds;
+    only an invalid one is walked to describe every problem."""
     if not (own and _has_null(value)):
         try:
             msgspec.convert(value, kind)
@@ -73,20 +89,20 @@ def _structure_problems(kind: type[Object], value: Json, own: bool) -> list[Prob
             return []
     else:
         first = "null is not allowed"
-    found = structure.check(nodes.of_kind(kind), value, "", nulls=not own)
-    return found or [problems.invalid("", value, first)]
+    found = structural.check(type_tree.of_kind(kind), value, "", nulls=not own)
+    return found or [field_errors.invalid("", value, first)]
 
 
 def _has_null(value: Json) -> bool:
-    return any(structure.has_null({part: value.get(part, ...)}) for part in ("spec", "status"))
+    return any(structural.has_null({part: value.get(part, ...)}) for part in ("spec", "status"))
 
 
 @dataclasses.dataclass(slots=True)
 class _Plan:
-    """Where in an object of one kind rules apply, so that only those places are visited."""
+    """The fields of a kind that have rules, so that only those are visited."""
 
-    always: list[rules.Rule]
-    changes: list[rules.Change]
+    always: list[cel_rules.Rule]
+    changes: list[cel_rules.Change]
     fields: dict[str, _Plan]
     items: _Plan | None = None
     list_key: str = ""
@@ -98,15 +114,15 @@ class _Plan:
 
 @functools.cache
 def _plan_of(kind: type[Object]) -> _Plan:
-    return _plan(kind, nodes.of_kind(kind))
+    return _plan(kind, type_tree.of_kind(kind))
 
 
 def _plan(kind: type[Object], node: Node) -> _Plan:
     fields = {name: _plan(kind, field.node) for name, field in node.fields.items()}
     items = _plan(kind, node.items) if node.items else None
     return _Plan(
-        always=[rule for rule in rules.RULES if rule.struct is node.struct],
-        changes=[c for c in rules.CHANGES if c.struct is node.struct and c.kind is kind],
+        always=[rule for rule in cel_rules.RULES if rule.struct is node.struct],
+        changes=[c for c in cel_rules.CHANGES if c.struct is node.struct and c.kind is kind],
         fields={name: plan for name, plan in fields.items() if not plan.empty},
         items=items if items and not items.empty else None,
         list_key=node.list_key,
@@ -114,8 +130,8 @@ def _plan(kind: type[Object], node: Node) -> _Plan:
 
 
 def _apply(plan: _Plan, value: Any, old: Any, path: str, found: list[Problem]) -> None:
-    broken: list[rules.Rule | rules.Change] = []
-    # What was taken before there was a rule may stay as it is, as in a cluster.
+    broken: list[cel_rules.Rule | cel_rules.Change] = []
+    # A value that was accepted before the rule existed may stay, as on a cluster.
     if plan.always and value != old:
         broken += [rule for rule in plan.always if not rule.holds(value)]
     if old is not None:
@@ -137,4 +153,4 @@ def _broken(path: str, field: str, value: Json, message: str) -> Problem:
     for part in field.split(".") if field else ():
         found = found.get(part) if isinstance(found, dict) else None
     where = ".".join(part for part in (path, field) if part)
-    return problems.invalid(where, found, message)
+    return field_errors.invalid(where, found, message)

@@ -1,1 +1,1 @@
-"""Who held what, from when to when, at which price: intervals, prices, budgets, reports."""
+"""Usage accounting: which run used which device, when and at which price; budgets and reports."""

@@ -1,7 +1,7 @@
-"""What the ledger writes down: plain values. Pure.
+"""The values that the ledger stores. Pure.
 
-All times are whole Unix seconds. Money is an integer of thousandths of a micro-unit ("nano"), so
-that a rate by the second times seconds is exact; people see micro-units (`money`).
+All times are whole Unix seconds. Money is an integer in billionths of the currency ("nano"), so
+that a rate per second times seconds is exact; users see millionths (`money`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ WHOLE = 1_000_000
 MACHINE = "machine"
 """The device that a node is besides its accelerators: its processors and its memory."""
 DAY = 86400
+CPU = "cpu"
+"""Stands beside `machine` in fleet samples: queues and waiting runs count cores."""
+ALL = ""
+"""Instead of a team: the whole fleet."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Device:
-    """A piece of hardware, by its place."""
+    """A piece of hardware, identified by node and name."""
 
     node: str
     name: str
@@ -29,21 +33,21 @@ class Device:
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Party:
-    """Who holds: a Run's, or somebody else's pod."""
+    """The user of a device: a Run, or an external pod."""
 
     uid: str
-    """Of the Run, or of the pod."""
+    """The uid of the Run or of the pod."""
     team: str
     """The namespace."""
     user: str = ""
     run: str = ""
-    """The Run's name; "" for other people's pods."""
+    """The name of the Run; empty for an external pod."""
     queue: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Member:
-    """Which member of it: (attempt, role, index); a pod alone is ("", 0)."""
+    """A replica: (attempt, role, index); ("", 0) for an external pod."""
 
     attempt: int = 0
     role: str = ""
@@ -52,7 +56,7 @@ class Member:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hold:
-    """A member holds a part of a device from when to when; `ended` is None while it does."""
+    """A replica uses a part of a device for an interval; `ended` is None while it lasts."""
 
     party: Party
     member: Member
@@ -65,21 +69,21 @@ class Hold:
     milli: int = 1000
     """The share of a device's compute, in thousandths."""
     cpu: int = 0
-    """Thousandths of cores; of the machine only."""
+    """Thousandths of cores; only of the machine."""
     memory: int = 0
     """Bytes, of the machine or of the device."""
     pod: str = ""
-    """The uid of the pod that was seen for it."""
+    """The uid of the pod that was observed for it."""
 
     @property
     def key(self) -> tuple[str, Member, Device, int]:
-        """No two intervals have the same."""
+        """Unique among intervals."""
         return self.party.uid, self.member, self.device, self.started
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Presence:
-    """A device is there from when to when."""
+    """The interval in which a device existed."""
 
     device: Device
     started: int
@@ -88,14 +92,56 @@ class Presence:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gap:
-    """A time of which the ledger cannot know everything."""
+    """An interval that the ledger did not observe completely."""
 
     what: str
     """`observation`, `pod`, `node` or `run`."""
     subject: str
-    """Of whom."""
+    """The name of the run, pod, node or controller."""
     team: str
-    """Whose; "" concerns everybody."""
+    """The namespace; empty if the gap concerns every team."""
     started: int
     ended: int
     detail: str = ""
+
+
+@dataclasses.dataclass(slots=True)
+class QueueAmounts:
+    """The usage of a queue from its status, and its demand. Thousandths of devices."""
+
+    used: int = 0
+    borrowed: int = 0
+    lent: int = 0
+    waiting: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class DeviceAmounts(QueueAmounts):
+    """The same for a team or the fleet, where `used` is the measured activity."""
+
+    present: int = 0
+    held: int = 0
+    measured: int = 0
+    """Devices whose activity is measured; `used` is a part of this."""
+
+
+@dataclasses.dataclass(slots=True)
+class FleetSample:
+    """The state of the fleet at one moment."""
+
+    cells: dict[tuple[str, str], DeviceAmounts] = dataclasses.field(default_factory=dict)
+    """By team and device."""
+    queues: dict[tuple[str, str], QueueAmounts] = dataclasses.field(default_factory=dict)
+    """By queue and resource."""
+
+    def of(self, team: str, device: str) -> DeviceAmounts:
+        return self.cells.setdefault((team, device), DeviceAmounts())
+
+    def both(self, team: str, device: str) -> tuple[DeviceAmounts, ...]:
+        """The team's amounts and the fleet's."""
+        return (self.of(team, device), self.of(ALL, device)) if team else (self.of(ALL, device),)
+
+
+def device_name(kind: str, model: str) -> str:
+    """How reports and metrics name a device: `gpu/H100`, or the kind where the model is unknown."""
+    return f"{kind}/{model}" if model else kind

@@ -1,7 +1,7 @@
 """The ledger of a server: its database, opened once, and what runs beside the controllers.
 
 Light to import: SQLAlchemy is loaded when the database is opened, in a thread, after the server
-answers. A database that cannot be opened yet is tried again; meanwhile Runs go on, and are kept.
+answers. Opening is retried; meanwhile Runs continue, and their finalizers keep them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from windlass.control import leader, metrics, sets, views
-from windlass.store import client, errors
+from windlass.control import wiring
+from windlass.control.runtime import informers, leader_election, work_report
+from windlass.store import errors, interface
+from windlass.telemetry import prometheus
 
 if TYPE_CHECKING:
-    from windlass.ledger.activity import Meter
-    from windlass.ledger.book import Book
+    from windlass.ledger.db.repository import LedgerRepository
+    from windlass.ledger.ingest.utilization import Meter
 
 log = logging.getLogger(__name__)
 
@@ -35,133 +37,146 @@ def add_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ledger", default=os.environ.get(VARIABLE, ""), metavar="URL",
         help="where usage is written down: postgresql://USER@HOST/NAME, or off; default: a file in "
-        f"the state folder. Also from {VARIABLE}, where nobody sees a password",
+        f"the state folder. Also from {VARIABLE}, which keeps a password out of the process list",
     )  # fmt: skip
 
 
-def address(told: str, state: Path) -> str | None:
-    """Where the ledger is: what was told, or a file in the state folder; None: there is none."""
-    if told == OFF:
+def address(configured: str, state: Path) -> str | None:
+    """The address of the ledger: as configured, or a file in the state folder; None if disabled."""
+    if configured == OFF:
         return None
-    return told or f"sqlite:///{state / FILE}"
+    return configured or f"sqlite:///{state / FILE}"
 
 
 class Ledger:
     def __init__(self, url: str) -> None:
         self._url = url
-        self._book: Book | None = None
+        self._repository: LedgerRepository | None = None
         self._opening = asyncio.Lock()
         self.meter: Meter | None = None
-        """Who tells what nodes and pods use; None: nobody."""
+        """Measures the usage of nodes and pods; None: no measurements."""
 
-    def controllers(self) -> type[sets.Set]:
-        """What runs in a leader's term: a set of its own, beside the others or alone."""
+    def controllers(self) -> type[wiring.ControllerGroup]:
+        """The controllers that run in a leader's term: a group of their own."""
         ledger = self
 
-        class Kept(_Kept):
+        class LedgerControllers(_LedgerControllers):
             def __init__(
                 self,
-                store: client.Store,
-                seen: views.Views,
+                store: interface.Store,
+                seen: informers.InformerFactory,
                 epoch: int,
-                registry: metrics.Registry,
+                registry: prometheus.Registry,
             ) -> None:
                 super().__init__(store, seen, epoch, registry)
                 self._ledger = ledger
 
-        return Kept
+        return LedgerControllers
 
-    async def book(self) -> Book:
-        """The open database; LedgerError if it cannot be opened now."""
+    async def repository(self) -> LedgerRepository:
+        """The open database; raises LedgerError if it cannot be opened now."""
         async with self._opening:
-            if self._book is None:
-                self._book = await asyncio.to_thread(self._open)
-            return self._book
+            if self._repository is None:
+                self._repository = await asyncio.to_thread(self._open)
+            return self._repository
 
-    async def ask(self, question: Callable[[Book], T]) -> T:
-        """The answer, read in a thread."""
-        from windlass.ledger.book import LedgerError
+    async def ask(self, query: Callable[[LedgerRepository], T]) -> T:
+        """The result of the query, which runs in a thread."""
+        from windlass.ledger.db.repository import LedgerError
 
         try:
-            book = await self.book()
+            repository = await self.repository()
         except LedgerError as problem:
             raise errors.Unavailable(str(problem)) from problem
-        return await asyncio.to_thread(question, book)
+        return await asyncio.to_thread(query, repository)
 
     async def stop(self) -> None:
-        if self._book is not None:
-            self._book.close()
-            self._book = None
+        if self._repository is not None:
+            self._repository.close()
+            self._repository = None
 
-    def _open(self) -> Book:
-        from windlass.ledger.book import Book
+    def _open(self) -> LedgerRepository:
+        from windlass.ledger.db.repository import LedgerRepository
 
-        return Book.open(self._url)
+        return LedgerRepository.open(self._url)
 
 
-class _Kept(sets.Set):
-    """Opens the database, then keeps it."""
+class _LedgerControllers(wiring.ControllerGroup):
+    """Opens the database and runs the recorder and the sampler on it."""
 
     name = "ledger"
     lease = LEASE
     _ledger: Ledger
 
     def __init__(
-        self, store: client.Store, seen: views.Views, epoch: int, registry: metrics.Registry
+        self,
+        store: interface.Store,
+        seen: informers.InformerFactory,
+        epoch: int,
+        registry: prometheus.Registry,
     ) -> None:
-        del epoch  # it writes nothing that counts for one leader only
+        del epoch  # the ledger writes nothing that depends on the leader
         self._store = store
         self._registry = registry
         self._seen = seen
-        # What is asked for now is watched when the term begins.
+        self._meter = work_report.WorkMeter()
+        # The demand of now is watched when the term begins.
         self._watched = (seen.runs, seen.pods, seen.nodes, seen.queues, seen.prices)
 
     def connect(self) -> None:
         return
 
-    def loops(self) -> sets.Loops:
+    def loops(self) -> wiring.Loops:
         return {self.name: self._run, "budgets": self._budgets, "samples": self._samples}
 
-    async def _run(self) -> None:
-        book = await self._opened()
-        from windlass.ledger.keeper import Keeper
+    def progress(self) -> work_report.Progress:
+        return self._meter.progress()
 
-        await _again(lambda: Keeper(self._store, self._seen, book, self._registry).run())
+    async def _run(self) -> None:
+        repository = await self._opened()
+        from windlass.ledger.ingest.recorder import UsageRecorder
+
+        await _again(
+            lambda: UsageRecorder(
+                self._store, self._seen, repository, self._registry, meter=self._meter
+            ).run()
+        )
 
     async def _samples(self) -> None:
-        book = await self._opened()
-        from windlass.ledger import activity, sampler
+        repository = await self._opened()
+        from windlass.ledger.ingest import sampler, utilization
 
-        async def nobody() -> activity.Measured:
-            return activity.NOTHING
+        async def unmeasured() -> utilization.Measured:
+            return utilization.NOTHING
 
-        meter = self._ledger.meter or nobody
-        await _again(lambda: sampler.Sampler(self._seen, book, self._registry, meter).run())
+        meter = self._ledger.meter or unmeasured
+        await _again(lambda: sampler.Sampler(self._seen, repository, self._registry, meter).run())
 
     async def _budgets(self) -> None:
-        book = await self._opened()
-        from windlass.ledger.budgets import Budgets
+        repository = await self._opened()
+        from windlass.ledger.accounting.budgets import Budgets
 
-        await Budgets(self._store, self._seen.queues, book, self._registry).run()
+        await Budgets(self._store, self._seen.queues, repository, self._registry).run()
 
-    async def _opened(self) -> Book:
-        told = ""
+    async def _opened(self) -> LedgerRepository:
+        last_reason = ""
         while True:
             try:
-                return await self._ledger.book()
+                return await self._ledger.repository()
             except Exception as problem:
-                if str(problem) != told:
+                if str(problem) != last_reason:
                     log.warning("%s; trying again", problem)
-                told = str(problem)
+                last_reason = str(problem)
+                self._meter.failed()
                 await asyncio.sleep(_PAUSE)
 
 
 async def _again(work: Callable[[], Awaitable[None]]) -> None:
-    """A defect here must not end the term of those who schedule."""
+    """A defect of the ledger must not end the term of the scheduler."""
     while True:
         try:
             await work()
-        except leader.LeadershipLostError:
+        except leader_election.LeadershipLostError:
             raise
         except Exception:
             log.exception("the ledger stopped and is started again")

@@ -1,12 +1,12 @@
-"""Logs that outlive their pods: by namespace and Run, until the Run itself is gone.
+"""The log archive: logs of a Run's pods after the pods are deleted, until the Run is deleted.
 
     ROOT/<namespace>/<run uid>/<attempt>-<role>-<index>-<pod uid>/
-      <container>/log.0 ...     the very files of the pod, as links
-      kept.json                 whose they are; written last, and nothing is listed without it
+      <container>/log.0 ...     hard links to the log segments of the pod
+      kept.json                 the pod's record; written last: an entry without it is not listed
 
-`agent.pods` keeps them before a pod's object goes, so there is no moment in which they are neither
-here nor there; doing it again changes nothing. The API server reads them (`agent.gateway`) and
-sweeps those of Runs that are gone.
+`agent.pods.worker` archives the logs before it deletes the pod's object, so that a log is readable
+at every moment. Archiving is idempotent. The API server reads entries (`agent.api.client`) and
+deletes those of deleted Runs.
 """
 
 from __future__ import annotations
@@ -20,46 +20,57 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from windlass.agent import containers, procfs, shimlog
-from windlass.kinds import kubernetes, run, times
-from windlass.store import client, errors
+from windlass.kinds.types import core, run
+from windlass.kinds.values import times
+from windlass.podlogs import log_format
+from windlass.store import errors, interface
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 1 << 30
-"""Of one namespace; the oldest go first."""
-EVERY = 600.0
+MAX_BYTES = 1 << 30
+"""Limit for one namespace; the oldest entries are deleted first."""
+SWEEP_SECONDS = 600.0
 FOLDER, RECORD = "kept", "kept.json"
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_OWN_BYTES = 8192
-"""What one entry takes besides its logs."""
+_ENTRY_BYTES = 8192
+"""Disk space of one entry besides its logs."""
 _PAGE = 500
-_MOST_SEGMENTS = 100_000
+_MAX_SEGMENTS = 100_000
 
 
-def member_of(pod: kubernetes.Pod) -> dict[str, Any] | None:
-    """Which member of which Run a pod is; None for other people's pods."""
+def member_of(pod: core.Pod) -> dict[str, Any] | None:
+    """The Run, attempt, role and index of a pod; None if no Run owns it."""
     labels = pod.metadata.labels or {}
     owners = pod.metadata.owner_references or ()
     uid = next((each.uid for each in owners if each.kind == run.Run.resource.kind), "")
     role = labels.get(run.LABEL_ROLE, "")
     attempt, index = labels.get(run.LABEL_ATTEMPT, ""), labels.get(run.LABEL_INDEX, "")
-    named = _SAFE.fullmatch(uid) and _SAFE.fullmatch(role) and run.LABEL_RUN in labels
-    if not (named and attempt.isdecimal() and index.isdecimal()):
+    valid = is_name(uid) and is_name(role) and run.LABEL_RUN in labels
+    if not (valid and attempt.isdecimal() and index.isdecimal()):
         return None
     member = {"run": uid, "attempt": int(attempt), "role": role, "index": int(index)}
     return {**member, "container": pod.spec.containers[0].name}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ContainerLog:
+    """The log of the latest start of a container that has ended."""
+
+    container: str
+    folder: Path
+    started_at: str
+    finished_at: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of a log that another machine's agent held."""
+    """Where a log segment that an agent on another machine sends belongs in the archive."""
 
     namespace: str
     run_uid: str
@@ -68,15 +79,15 @@ class Segment:
     number: int
 
     def check(self) -> None:
-        """ValueError if its names are none."""
+        """Raises ValueError if a name or the number is not valid."""
         for name in (self.namespace, self.run_uid, self.name, self.container):
-            named(name)
-        if not 0 <= self.number < _MOST_SEGMENTS:
+            safe_name(name)
+        if not 0 <= self.number < _MAX_SEGMENTS:
             raise ValueError(f"{self.container}/{self.number}")
 
 
-def named(text: str) -> str:
-    """A name that leads nowhere else; ValueError for all others."""
+def safe_name(text: str) -> str:
+    """The text if it is a file name that cannot leave its folder; else raises ValueError."""
     if not is_name(text):
         raise ValueError(text)
     return text
@@ -87,26 +98,27 @@ def is_name(text: str) -> bool:
 
 
 def checked_record(run_uid: str, data: bytes) -> bytes:
-    """kept.json of a log of this Run, as an agent sent it; ValueError if it is none."""
-    told = msgspec.json.decode(data, type=_Record)
-    if told.run != run_uid:
-        raise ValueError(f"it is of run {told.run}")
-    return msgspec.json.encode(told)
+    """kept.json of a log of this Run, re-encoded. Raises ValueError if `data` is not a record or
+    is the record of another Run."""
+    record = msgspec.json.decode(data, type=_Record)
+    if record.run != run_uid:
+        raise ValueError(f"it is of run {record.run}")
+    return msgspec.json.encode(record)
 
 
-class Kept:
-    """Where logs are kept; used from several threads."""
+class LogArchive:
+    """Writes to the archive in one folder. Thread-safe."""
 
-    def __init__(self, root: Path, most: int = MOST_BYTES) -> None:
+    def __init__(self, root: Path, max_bytes: int = MAX_BYTES) -> None:
         self._root = root
-        self._most = most
+        self._max_bytes = max_bytes
         self._sizes: dict[str, int] = {}
-        """At most so many bytes are there: what somebody else swept is not taken off."""
+        """Upper bound of each namespace's bytes: entries that the sweep deleted still count."""
         self._lock = threading.Lock()
 
-    def keep(self, pod: Path, record: dict[str, Any]) -> None:
-        """Keeps what a pod's containers printed, if its record has a member. They have ended. A
-        disk that cannot take more does not keep the pod from going."""
+    def add(self, pod: Path, record: dict[str, Any], logs: Sequence[ContainerLog]) -> None:
+        """Archives the logs of a pod whose containers have ended, if its record names a Run. A full
+        disk is only logged: it does not prevent the pod's deletion."""
         member = record.get("member")
         if not member:
             return
@@ -116,41 +128,43 @@ class Kept:
             if (folder / RECORD).exists():
                 return
             try:
-                told = {**member, "pod": record["name"], "uid": pod.name}
-                self._bound(record["namespace"], _link(pod, folder, told))
+                entry = {**member, "pod": record["name"], "uid": pod.name}
+                self._enforce_limit(record["namespace"], _link(logs, folder, entry))
             except OSError as problem:
-                log.warning("the logs of pod %s are not kept: %s", record["name"], problem)
+                log.warning("the logs of pod %s are not archived: %s", record["name"], problem)
                 shutil.rmtree(folder, ignore_errors=True)
 
     def take_segment(self, place: Segment, data: bytes) -> None:
-        """A piece that was sent; again changes nothing. ValueError if its names are none."""
+        """Stores a segment that an agent sent; idempotent. Raises ValueError on an invalid name."""
         place.check()
         target = self._entry(place.namespace, place.run_uid, place.name) / place.container
         target.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _replace(shimlog.segment(target, place.number), data)
+        _replace(log_format.segment(target, place.number), data)
 
     def take_record(self, namespace: str, run_uid: str, name: str, data: bytes) -> None:
-        """All pieces were sent: the entry counts from now on."""
+        """Completes an entry after all of its segments were sent: it is listed from now on."""
         folder = self._entry(namespace, run_uid, name)
-        told = checked_record(run_uid, data)
+        record = checked_record(run_uid, data)
         if not folder.is_dir():
-            raise ValueError(f"nothing of {name} was sent")
+            raise ValueError(f"no segment of {name} was sent")
         with self._lock:
-            _replace(folder / RECORD, told)
-            self._bound(namespace, msgspec.json.decode(told, type=_Record).bytes + _OWN_BYTES)
+            _replace(folder / RECORD, record)
+            size = msgspec.json.decode(record, type=_Record).bytes
+            self._enforce_limit(namespace, size + _ENTRY_BYTES)
 
     def _entry(self, namespace: str, run_uid: str, name: str) -> Path:
-        return self._root / named(namespace) / named(run_uid) / named(name)
+        return self._root / safe_name(namespace) / safe_name(run_uid) / safe_name(name)
 
-    def _bound(self, namespace: str, added: int) -> None:
+    def _enforce_limit(self, namespace: str, added: int) -> None:
+        """Counts `added` bytes and deletes the oldest entries beyond the limit."""
         if namespace in self._sizes:
             self._sizes[namespace] += added
-        if self._sizes.get(namespace, self._most + 1) <= self._most:
+        if self._sizes.get(namespace, self._max_bytes + 1) <= self._max_bytes:
             return
         found = sorted(_entries(self._root / namespace), key=lambda each: each[1])
         total = sum(size for _, _, size in found)
         for folder, _, size in found:
-            if total <= self._most:
+            if total <= self._max_bytes:
                 break
             shutil.rmtree(folder, ignore_errors=True)
             total -= size
@@ -167,7 +181,7 @@ class _Record(msgspec.Struct):
     container: str
     pod: str
     uid: str
-    keptAt: str  # noqa: N815 - as it is written
+    keptAt: str  # noqa: N815 - as in the file
     bytes: int
     startedAt: str | None = None  # noqa: N815
     finishedAt: str | None = None  # noqa: N815
@@ -179,97 +193,95 @@ def _replace(path: Path, data: bytes) -> None:
     fresh.replace(path)
 
 
-def _link(pod: Path, folder: Path, told: dict[str, Any]) -> int:
-    """Links the latest start's log of each container; returns how many bytes that keeps."""
+def _link(logs: Sequence[ContainerLog], folder: Path, entry: dict[str, Any]) -> int:
+    """Links the segments of each log and writes the record. Returns the bytes of the entry."""
     total = 0
-    for container in containers.all_in(pod):
-        said = container.log()
-        if said is None:
-            continue
-        for number in shimlog.segments(said):
-            source, target = shimlog.segment(said, number), folder / container.name
+    for each in logs:
+        for number in log_format.segments(each.folder):
+            source, target = log_format.segment(each.folder, number), folder / each.container
             target.mkdir(parents=True, exist_ok=True, mode=0o700)
             with contextlib.suppress(FileExistsError):
-                os.link(source, shimlog.segment(target, number), follow_symlinks=False)
+                os.link(source, log_format.segment(target, number), follow_symlinks=False)
             total += source.stat().st_size
-        if container.name == told["container"]:
-            seen = container.observe()
-            told |= {"startedAt": seen.started_at, "finishedAt": seen.finished_at}
+        if each.container == entry["container"]:
+            entry |= {"startedAt": each.started_at, "finishedAt": each.finished_at}
     if not total:
         shutil.rmtree(folder, ignore_errors=True)
         return 0
-    told |= {"keptAt": times.micros(times.now()), "bytes": total}
+    entry |= {"keptAt": times.micros(times.now()), "bytes": total}
     new = folder / f"{RECORD}.new"
-    new.write_text(json.dumps(told))
+    new.write_text(json.dumps(entry))
     new.replace(folder / RECORD)
-    return total + _OWN_BYTES
+    return total + _ENTRY_BYTES
 
 
 def _entries(namespace: Path) -> Iterator[tuple[Path, float, int]]:
-    """Each entry, when it was kept, and its size."""
+    """Folder, time of archiving and size of each entry."""
     for path in namespace.glob(f"*/*/{RECORD}"):
         with contextlib.suppress(FileNotFoundError):
             size = int((_read(path) or {}).get("bytes", 0))
-            yield path.parent, path.stat().st_mtime, size + _OWN_BYTES
+            yield path.parent, path.stat().st_mtime, size + _ENTRY_BYTES
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """It is not synced: after a power failure it may be empty."""
+    """A record; None if it is missing, or truncated by a power failure (it is not synced)."""
     try:
-        return procfs.read_json(path)
-    except ValueError:
+        value = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
         return None
+    return value if isinstance(value, dict) else None
 
 
 def listing(root: Path, namespace: str, run_uid: str) -> list[dict[str, Any]]:
-    """What is kept of one Run, oldest first."""
+    """The records of the archived logs of one Run, oldest first, each with its entry's name."""
     found = []
     for path in (root / namespace / run_uid).glob(f"*/{RECORD}"):
-        told = _read(path)
-        if told is not None:
-            found.append({"name": path.parent.name, **told})
-    return sorted(found, key=lambda told: str(told["keptAt"]))
+        record = _read(path)
+        if record is not None:
+            found.append({"name": path.parent.name, **record})
+    return sorted(found, key=lambda record: str(record["keptAt"]))
 
 
-def place(root: Path, namespace: str, run_uid: str, name: str, container: str = "") -> Path:
-    """The folder that holds a kept log, for `agent.logs`; of the main container if none is named.
-    FileNotFoundError if there is no such log."""
-    for told in listing(root, namespace, run_uid):
-        wanted = container or told["container"]
+def log_folder(root: Path, namespace: str, run_uid: str, name: str, container: str = "") -> Path:
+    """The folder with the segments of an archived log, for `podlogs.reader`; without a container,
+    that of the main container. Raises FileNotFoundError if there is no such log."""
+    for record in listing(root, namespace, run_uid):
+        wanted = container or record["container"]
         folder = root / namespace / run_uid / name / wanted
-        if told["name"] == name and _SAFE.fullmatch(wanted) and folder.is_dir():
+        if record["name"] == name and is_name(wanted) and folder.is_dir():
             return folder
     raise FileNotFoundError(name)
 
 
-async def sweep_regularly(root: Path, store: client.Store) -> None:
-    """Now and every ten minutes, until cancelled."""
+async def sweep_regularly(root: Path, store: interface.Store) -> None:
+    """Sweeps now and every ten minutes, until cancelled."""
     while True:
         try:
             await sweep(root, store)
         except (errors.ApiError, OSError) as problem:
-            log.warning("kept logs: %s", problem)
-        await asyncio.sleep(EVERY)
+            log.warning("the log archive is not swept now, next try in ten minutes: %s", problem)
+        await asyncio.sleep(SWEEP_SECONDS)
 
 
-async def sweep(root: Path, store: client.Store) -> None:
-    """Removes what is kept of Runs that are gone."""
-    # Looked at before the Runs: a Run is there before anything of it is kept.
-    for namespace, held in (await asyncio.to_thread(_held, root)).items():
-        for uid in held - await uids(store, namespace):
+async def sweep(root: Path, store: interface.Store) -> None:
+    """Deletes the archived logs of deleted Runs."""
+    # The archive is read before the Runs: a Run exists before any of its logs is archived.
+    for namespace, archived in (await asyncio.to_thread(_archived_runs, root)).items():
+        for uid in archived - await run_uids(store, namespace):
             await asyncio.to_thread(shutil.rmtree, root / namespace / uid, ignore_errors=True)
         with contextlib.suppress(OSError):
             (root / namespace).rmdir()
 
 
-def _held(root: Path) -> dict[str, set[str]]:
+def _archived_runs(root: Path) -> dict[str, set[str]]:
+    """Namespace -> uids of the Runs that have archived logs."""
     if not root.is_dir():
         return {}
     return {each.name: {entry.name for entry in each.iterdir()} for each in root.iterdir()}
 
 
-async def uids(store: client.Store, namespace: str) -> set[str]:
-    """Of the Runs that are there."""
+async def run_uids(store: interface.Store, namespace: str) -> set[str]:
+    """The uids of the Runs of a namespace."""
     found: set[str] = set()
     token = ""
     while True:

@@ -1,7 +1,7 @@
-"""Wakes whoever waits for something to change in a folder: one inotify for all of them.
+"""Waits for changes in folders: one inotify instance for all watches of a process.
 
-Looking again and again costs every follower of a log a pause and the machine its processor. Where
-there is no inotify (too many users of it) a watch wakes its owner every so often instead.
+Polling would cost each follower of a log a delay and the machine CPU time. Where inotify is not
+available (too many instances), a watch wakes its owner periodically instead.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-PAUSE = 0.1
-"""Seconds between two looks without inotify."""
-PATIENCE = 1.0
-"""With it: not everything that ends leaves a trace in the folder."""
+POLL_SECONDS = 0.1
+"""Longest wait without inotify."""
+WATCH_SECONDS = 1.0
+"""Longest wait with inotify: the end of a container may not change its folder."""
 _MODIFY, _MOVED_TO, _CREATE, _DELETE_SELF = 0x2, 0x80, 0x100, 0x400
-_WHAT = _MODIFY | _MOVED_TO | _CREATE | _DELETE_SELF
+_EVENTS = _MODIFY | _MOVED_TO | _CREATE | _DELETE_SELF
 _HEAD = struct.Struct("iIII")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Watch:
-    """One reader's."""
+    """The watch of one reader."""
 
-    def __init__(self, patience: float = PAUSE) -> None:
-        self._patience = patience
+    def __init__(self, longest_wait: float = POLL_SECONDS) -> None:
+        self._longest_wait = longest_wait
         self._event = asyncio.Event()
 
     def clear(self) -> None:
-        """What changes from now on wakes; to be called before looking."""
+        """Call this before reading: changes from now on end the next `wait`."""
         self._event.clear()
 
     def wake(self) -> None:
         self._event.set()
 
     async def wait(self) -> None:
-        """Until something changed since `clear`, or it is time to look anyway."""
+        """Returns after a change since `clear`, or after the longest wait."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._longest_wait):
                 await self._event.wait()
 
 
-class Changes:
-    """Belongs to one event loop, which must run when it is closed."""
+class Inotify:
+    """Belongs to one event loop, which must be running at `close`."""
 
     def __init__(self) -> None:
         self._handle = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -63,21 +63,21 @@ class Changes:
     @contextlib.contextmanager
     def watching(self, folder: Path) -> Iterator[Watch]:
         number = self._add(folder)
-        watch = Watch(PAUSE if number < 0 else PATIENCE)
+        watch = Watch(POLL_SECONDS if number < 0 else WATCH_SECONDS)
         if number >= 0:
             self._watches.setdefault(number, []).append(watch)
         try:
             yield watch
         finally:
-            self._leave(number, watch)
+            self._remove(number, watch)
 
     def _add(self, folder: Path) -> int:
-        """The number of the folder's watch, the same for all of its readers; -1 if none is had."""
+        """The watch descriptor of the folder, shared by its readers; -1 if inotify fails."""
         if self._handle < 0:
             return -1
-        return int(_libc.inotify_add_watch(self._handle, os.fsencode(folder), _WHAT))
+        return int(_libc.inotify_add_watch(self._handle, os.fsencode(folder), _EVENTS))
 
-    def _leave(self, number: int, watch: Watch) -> None:
+    def _remove(self, number: int, watch: Watch) -> None:
         left = self._watches.get(number)
         if left is None or watch not in left:
             return
@@ -93,7 +93,7 @@ class Changes:
             while data:
                 number, _, _, length = _HEAD.unpack_from(data)
                 data = data[_HEAD.size + length :]
-                # -1: more happened than could be told.
-                told = self._watches.values() if number < 0 else [self._watches.get(number, [])]
-                for watch in (each for some in told for each in some):
+                # -1: the kernel's event queue overflowed, so all watches are woken.
+                woken = self._watches.values() if number < 0 else [self._watches.get(number, [])]
+                for watch in (each for some in woken for each in some):
                     watch.wake()

@@ -1,12 +1,11 @@
-"""The log of one start of a container, as its shim writes it: bounded, rotated, with times.
+"""The log of one start of a container, as its shim writes it: bounded, rotated, with timestamps.
 
     log.0  log.1  ...     each line: `TIME stdout|stderr F|P text`; numbers only grow
 
-A segment that is full is left as it is and the next number is opened; only the last few are kept.
-What does not fit on the disk is left out, and the last of the disk is not taken: whoever lies on it
-too (the store of the engine) must be able to write, or nothing could be deleted.
-Readers (`agent.logs`) follow by number, so a rotation never moves what they are reading. Standard
-library only.
+When a segment is full, the next number is opened; only the last few segments are kept. Lines that
+do not fit on the disk are dropped. Some disk space is left free: the engine's store may be on the
+same disk and must be able to write, or nothing could be deleted. Readers (`podlogs.reader`) follow
+by number, so a rotation does not affect them. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,17 +16,18 @@ import os
 from pathlib import Path
 
 SEGMENT_BYTES, SEGMENTS = 10 << 20, 5
-"""As kubelet: 10 MiB five times over for each start."""
+"""Kubelet's defaults: five files of 10 MiB for each start."""
 LONGEST_LINE = 16384
-"""Longer lines are written in parts, marked P, as container runtimes do."""
+"""Longer lines are split into parts marked P, as in CRI logs."""
 PREFIX = "log."
-_SPARED_BYTES, _SPARED_PART = 64 << 20, 20
-"""This much of the disk, or one part in so many if that is less, is left to others."""
-_LOOK_EVERY = 1 << 18
+_RESERVED_BYTES, _RESERVED_PART = 64 << 20, 20
+"""Disk space that is left free: so many bytes, or this part of the disk if that is less."""
+_CHECK_EVERY = 1 << 18
+"""Bytes written between two checks of the free disk space."""
 
 
 def segments(folder: Path) -> list[int]:
-    """Numbers of the segments there are, oldest first."""
+    """The numbers of the segments in a folder, oldest first."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -40,8 +40,8 @@ def segment(folder: Path, number: int) -> Path:
     return folder / f"{PREFIX}{number}"
 
 
-class Log:
-    """What a container says, line by line."""
+class LogWriter:
+    """Writes the output of a container, line by line."""
 
     def __init__(self, folder: Path, size: int = SEGMENT_BYTES, count: int = SEGMENTS) -> None:
         self._folder = folder
@@ -51,8 +51,8 @@ class Log:
         self._fd = self._open()
         self._size = os.fstat(self._fd).st_size
         self._partial: dict[str, bytes] = {}
-        self._unseen = _LOOK_EVERY
-        self._left_out = 0
+        self._unchecked = _CHECK_EVERY
+        self._dropped = 0
 
     def add(self, stream: str, data: bytes) -> None:
         *lines, rest = (self._partial.pop(stream, b"") + data).split(b"\n")
@@ -66,44 +66,44 @@ class Log:
         self._write(b"".join(out))
 
     def close(self) -> None:
-        """Last words without a newline are written too; then all is on the disk."""
+        """Writes an incomplete last line and syncs the log to disk."""
         for stream, rest in self._partial.items():
             self._write(b"".join(_pieces(f"{now()} {stream} ".encode(), rest)))
         with contextlib.suppress(OSError):
-            if self._left_out:
-                os.write(self._fd, self._told_left_out())
+            if self._dropped:
+                os.write(self._fd, self._dropped_notice())
             os.fsync(self._fd)
         os.close(self._fd)
 
     def _write(self, data: bytes) -> None:
-        # A full disk costs log lines, never the job: it must not block on its own output.
+        # A full disk costs log lines, never the job, which must not block on its output.
         with contextlib.suppress(OSError):
-            self._unseen += len(data)
-            if self._unseen >= _LOOK_EVERY or self._left_out:
+            self._unchecked += len(data)
+            if self._unchecked >= _CHECK_EVERY or self._dropped:
                 if self._is_full():
-                    self._left_out += len(data)
+                    self._dropped += len(data)
                     return
-                self._unseen = 0
-            if self._left_out:
-                data = self._told_left_out() + data
-                self._left_out = 0
+                self._unchecked = 0
+            if self._dropped:
+                data = self._dropped_notice() + data
+                self._dropped = 0
             if self._size and self._size + len(data) > self._limit:
                 self._rotate()
             self._size += len(data)
             while data:
                 data = data[os.write(self._fd, data) :]
 
-    def _told_left_out(self) -> bytes:
-        told = f"windlass: {self._left_out} bytes left out: the disk was full"
-        return f"{now()} stderr F {told}\n".encode()
+    def _dropped_notice(self) -> bytes:
+        notice = f"windlass: {self._dropped} bytes left out: the disk was full"
+        return f"{now()} stderr F {notice}\n".encode()
 
     def _is_full(self) -> bool:
         disk = os.fstatvfs(self._fd)
-        spared = min(_SPARED_BYTES, disk.f_blocks * disk.f_frsize // _SPARED_PART)
-        return disk.f_bavail * disk.f_frsize < spared
+        reserved = min(_RESERVED_BYTES, disk.f_blocks * disk.f_frsize // _RESERVED_PART)
+        return disk.f_bavail * disk.f_frsize < reserved
 
     def _rotate(self) -> None:
-        """Only between writes, so that no line is torn across segments."""
+        """Called between writes only, so that no line is split across segments."""
         self._number += 1
         fresh = self._open()
         os.close(self._fd)

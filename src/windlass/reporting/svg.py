@@ -1,4 +1,4 @@
-"""Small plots as SVG text: lines and stacked areas with axes, for the report.
+"""Small plots as SVG text: lines, stacked areas and bars with axes, for the reports.
 
 Colours are classes (`s0`, `s1`, ...) that the page's style fills in, so that light and dark both
 work. Numbers are rounded, so that the same data gives the same bytes.
@@ -7,6 +7,7 @@ work. Numbers are rounded, so that the same data gives the same bytes.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import html
 import math
 from collections.abc import Sequence
@@ -14,6 +15,12 @@ from collections.abc import Sequence
 WIDTH, HEIGHT = 720, 260
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 10, 34
 COLOURS = 8
+_BAR_PART = 0.8
+"""Of the width of a place, what its bars take."""
+_UNIT = 14
+"""Height of the line above a plot that names the unit."""
+_DESCENT = 3
+"""Height of letters below the last line of text."""
 _STEPS = (1, 2, 2.5, 5, 10)
 _TIMES = (
     1, 5, 10, 30, 60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400,
@@ -71,19 +78,66 @@ def stacked(series: Sequence[Line], x: Axis, y: Axis, label: str) -> str:
     return _svg([*_frame(x, y), *drawn], label)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bars:
+    """One series of bars: a value for each place of the axis, from the first on."""
+
+    name: str
+    values: Sequence[float]
+
+
+def bars(series: Sequence[Bars], places: Sequence[str], y: Axis, label: str, title: str) -> str:
+    """Bars side by side at each of the named places of the x axis. `y.title` is the unit: it stands
+    above the axis. `title` says what the places are."""
+    width = (WIDTH - RIGHT - LEFT) / max(1, len(places))
+    each = width * _BAR_PART / max(1, len(series))
+    marks = tuple((number + 0.5, name) for number, name in enumerate(places))
+    x = Axis(0.0, float(max(1, len(places))), marks, title)
+    floor, drawn = HEIGHT - BOTTOM, []
+    for number, one in enumerate(series):
+        for place, value in enumerate(one.values):
+            if value <= 0:
+                continue
+            left = LEFT + width * (place + (1 - _BAR_PART) / 2) + each * number
+            up = _up(value, y)
+            drawn.append(
+                f'<rect class="bar s{number % COLOURS}" x="{left:.1f}" y="{up:.1f}" '
+                f'width="{each:.1f}" height="{floor - up:.1f}">'
+                f"<title>{html.escape(f'{places[place]}: {value:g} {one.name}')}</title></rect>"
+            )
+    unit = _text(LEFT - 6, 12, "end", y.title)
+    plot = f'<g transform="translate(0 {_UNIT})">{"".join([*_frame(x, y), *drawn])}</g>'
+    return _svg([unit, plot], label, HEIGHT + _UNIT + _DESCENT)
+
+
 def time_axis(seconds: float, title: str = "time since the first arrival") -> Axis:
     """From 0 to so many seconds, with marks at round times."""
     step = next((size for size in _TIMES if seconds / size <= 7), _TIMES[-1])
     count = int(seconds // step)
-    marks = tuple((number * step, told(number * step)) for number in range(count + 1))
+    marks = tuple((number * step, duration_text(number * step)) for number in range(count + 1))
     return Axis(0.0, max(seconds, 1.0), marks, title)
+
+
+def date_axis(begin: float, seconds: float) -> Axis:
+    """From a moment on, so many seconds, with marks at round times of UTC: dates, or times of the
+    day."""
+    step = next((size for size in _TIMES if seconds / size <= 7), _TIMES[-1])
+    first = math.ceil(begin / step) * step
+    count = int((begin + seconds - first) // step) + 1
+    form = "%d %b" if step >= 86400 else "%H:%M" if step >= 60 else "%H:%M:%S"
+    marks = tuple(
+        (at - begin, datetime.datetime.fromtimestamp(at, datetime.UTC).strftime(form))
+        for at in (first + number * step for number in range(count))
+    )
+    start = datetime.datetime.fromtimestamp(begin, datetime.UTC)
+    return Axis(0.0, max(seconds, 1.0), marks, start.strftime("UTC, from %Y-%m-%d %H:%M"))
 
 
 def log_time_axis(seconds: float, title: str) -> Axis:
     """Logarithmic from one second up; values are logarithms to the base 10."""
     top = max(1.0, math.ceil(10 * math.log10(max(seconds, 10.0))) / 10)
     named = [1, 10, 60, 600, 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400]
-    marks = [(math.log10(size), told(size)) for size in named if math.log10(size) <= top]
+    marks = [(math.log10(size), duration_text(size)) for size in named if math.log10(size) <= top]
     return Axis(0.0, top, tuple(marks), title)
 
 
@@ -97,7 +151,7 @@ def plain_axis(high: float, title: str, *, percent: bool = False) -> Axis:
     return Axis(0.0, top, tuple(marks), title)
 
 
-def told(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     for name, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= size:
             return f"{seconds / size:g}{name}"
@@ -148,9 +202,9 @@ def _text(x: float, y: float, anchor: str, text: str) -> str:
     return f'<text class="mark" {place}>{html.escape(text)}</text>'
 
 
-def _svg(parts: Sequence[str], label: str) -> str:
+def _svg(parts: Sequence[str], label: str, height: int = HEIGHT) -> str:
     return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(label)}">'
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{html.escape(label)}">'
         + "".join(parts)
         + "</svg>"
     )

@@ -1,4 +1,4 @@
-"""The Python API: what the command line and programs use to hand in work and follow it.
+"""The Python API: the command line and programs use it to submit and follow runs.
 
-Knows the kinds and the store's client protocol, nothing of servers or engines.
+It depends on the kinds and the client of the store, not on servers or engines.
 """

@@ -1,9 +1,9 @@
-"""Makes the server hold what a file says: create, or a three-way merge.
+"""Applies an object: creates it, or changes it by a three-way merge.
 
-Three-way: a field that the last applied file had and this one has not is removed; a field that
-this file has is set; a field that only the server has (defaults, status, other people's labels)
-stays. Lists are replaced whole. The last applied file is kept in the annotation that kubectl uses
-for the same thing, so the two can be mixed.
+Three-way: a field of the last applied file that is missing in this one is removed; a field of this
+file is set; a field that only the server has (defaults, status, labels of other clients) stays.
+Lists are replaced whole. The last applied file is kept in kubectl's annotation, so that `kubectl
+apply` and `windlass apply` can be mixed.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import dataclasses
 import json
 from typing import Any, Final, Literal
 
-from windlass.kinds import wire
-from windlass.kinds.meta import Object
+from windlass.kinds import codec, validate
+from windlass.kinds.types.meta import Object
 from windlass.store import errors
-from windlass.store.client import Store
+from windlass.store.interface import Store
 
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+
+_BOOKKEEPING = ("resourceVersion", "generation", "managedFields")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What applying one object did."""
+    """The result of applying one object."""
 
     action: Literal["created", "configured", "unchanged"]
     object: dict[str, Any]
@@ -36,7 +38,7 @@ async def apply(
     *,
     dry_run: bool = False,
 ) -> Outcome:
-    """Creates the object, or changes the one of that name into what `wanted` says."""
+    """Creates the object, or changes the existing one to match `wanted`."""
     metadata = dict(wanted.get("metadata") or {})
     if kind.resource.namespaced:
         metadata["namespace"] = namespace
@@ -45,18 +47,18 @@ async def apply(
         try:
             return await _change(store, kind, wanted, namespace, dry_run)
         except errors.NotFound as missing:
-            # A namespace that does not exist is not found either; creating then says so itself.
+            # NotFound may also mean a missing namespace; the creation then reports it.
             del missing
     try:
-        made = await store.create(wire.from_dict(kind, wanted), dry_run=dry_run)
+        made = await store.create(codec.from_dict(kind, wanted), dry_run=dry_run)
     except errors.AlreadyExists:
-        # Somebody created it between the two requests.
+        # Another client created it between the two requests.
         return await _change(store, kind, wanted, namespace, dry_run)
-    return Outcome("created", wire.to_dict(made))
+    return Outcome("created", codec.to_dict(made))
 
 
 def three_way(last: Any, current: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    """The merge-patch for `current`; empty when nothing has to change."""
+    """The merge patch for `current`; empty if nothing has to change."""
     last = last if isinstance(last, dict) else {}
     patch: dict[str, Any] = {
         key: None for key in last if key not in wanted and current.get(key) is not None
@@ -72,7 +74,7 @@ def three_way(last: Any, current: dict[str, Any], wanted: dict[str, Any]) -> dic
 
 
 def _holds(last: Any, have: Any, wanted: Any) -> bool:
-    """Whether nothing has to change. Elements of a list may have grown defaults on the server."""
+    """Whether nothing has to change. Elements of a list may have defaults of the server."""
     if isinstance(wanted, dict) and isinstance(have, dict):
         return not three_way(last, have, wanted)
     if isinstance(wanted, list) and isinstance(have, list):
@@ -86,16 +88,25 @@ async def _change(
 ) -> Outcome:
     name = wanted["metadata"]["name"]
     place = namespace if kind.resource.namespaced else ""
-    current = wire.to_dict(await store.get(kind, name, place))
-    patch = three_way(_last_applied(current), current, wanted)
+    current = codec.to_dict(await store.get(kind, name, place))
+    # With the defaults, which the structs leave out: a file may name one.
+    patch = three_way(_last_applied(current), validate.defaulted(kind, current), wanted)
     if not patch:
         return Outcome("unchanged", current)
-    changed = await store.patch(kind, name, place, patch=patch, dry_run=dry_run)
-    return Outcome("configured", wire.to_dict(changed))
+    changed = codec.to_dict(await store.patch(kind, name, place, patch=patch, dry_run=dry_run))
+    # A server may keep another form of the same, such as `data` for a Secret's `stringData`.
+    same = _without_bookkeeping(changed) == _without_bookkeeping(current)
+    return Outcome("unchanged" if same else "configured", changed)
+
+
+def _without_bookkeeping(value: dict[str, Any]) -> dict[str, Any]:
+    """Without what a server changes by itself."""
+    metadata = {key: each for key, each in value["metadata"].items() if key not in _BOOKKEEPING}
+    return {key: each for key, each in value.items() if key != "status"} | {"metadata": metadata}
 
 
 def _remembering(wanted: dict[str, Any]) -> dict[str, Any]:
-    """`wanted` with itself in the annotation; status is the platform's and never sent."""
+    """`wanted` with itself in the annotation, without status, which only the platform writes."""
     metadata = wanted["metadata"]
     annotations = {
         key: value

@@ -1,61 +1,47 @@
-"""The asynchronous client: everything that can be asked of a server, one method each.
+"""The asynchronous client of a server.
 
-`client.Client` offers the same to plain programs. Errors are `windlass.errors` (what the server
-refuses, each with its remedy) and `failures` (what went wrong with a job).
+`sync_client.Client` is its synchronous form. Errors of the server are `windlass.errors`; errors of
+jobs are in `sdk.errors`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, Unpack, cast
 
-from windlass.kinds import (
-    cronrun,
-    kubernetes,
-    quantity,
-    queue,
-    registry,
-    reservation,
-    run,
-    validation,
-    wire,
-)
-from windlass.kinds.meta import Object
-from windlass.sdk import (
-    applying,
-    handles,
-    queues,
-    reservations,
-    rights,
-    runs,
-    teams,
-    tokens,
-    watching,
-)
-from windlass.sdk.handles import AsyncRunHandle
-from windlass.sdk.options import Options
+from windlass.kinds import codec, registry, validate
+from windlass.kinds.types import core, cronrun, queue, reservation, run
+from windlass.kinds.types.meta import Object
+from windlass.kinds.values import duplicate_keys, quantity
+from windlass.sdk import apply as sdk_apply
+from windlass.sdk import event_order, platform_api, run_builder, run_handle, submission, watching
+from windlass.sdk.admin import queues, reservations, teams, tokens
+from windlass.sdk.admin import whoami as admin_whoami
+from windlass.sdk.run_handle import AsyncRunHandle
+from windlass.sdk.run_options import Options
 from windlass.store import connect, errors
 from windlass.store.kubernetes.client import KubernetesStore
+from windlass.store.kubernetes.http import outage
 
 T = TypeVar("T", bound=Object)
 
-_PLATFORM = "/apis/platform.windlass.dev/v1alpha1"
 
 Kind = str | type[Object]
-Outcomes = list[applying.Outcome]
+Outcomes = list[sdk_apply.Outcome]
 Work = str | Sequence[str] | Callable[..., Any]
-"""A command as words, as a line for the shell, or a function."""
+"""A command as a sequence, a line for the shell, or a function."""
 
 
 class AsyncClient:
     """One server and one namespace, for `async` programs.
 
-    Which server: what is given here, else $WINDLASS_KUBECONFIG or $KUBECONFIG, the engine that
-    `windlass up` started, kubectl's own file, the pod we are in.
+    The server is the given one, else $WINDLASS_KUBECONFIG or $KUBECONFIG, the engine that
+    `windlass up` started, kubectl's config, the pod's service account.
 
         async with windlass.AsyncClient() as client:
             handle = await client.run(["python", "train.py"], gpus=1)
@@ -75,11 +61,13 @@ class AsyncClient:
             kubeconfig = pathlib.Path(state).expanduser() / "kubeconfig"
             if not kubeconfig.exists():
                 raise errors.Unavailable(
-                    f"no engine has ever run on {state}; start one with `windlass up --state "
-                    f"{state}`"
+                    f"there is no engine state in {state}; start an engine with "
+                    f"`windlass up --state {state}`"
                 )
         self.store: KubernetesStore = connect.open_store(
-            None if kubeconfig is None else os.fspath(kubeconfig), context
+            None if kubeconfig is None else os.fspath(kubeconfig),
+            context,
+            outage_seconds=outage.SECONDS,
         )
         self.namespace = namespace or self.store.access.namespace or "default"
         self.runs = AsyncRuns(self)
@@ -101,17 +89,17 @@ class AsyncClient:
         await self.store.close()
 
     def place(self, kind: type[Object], namespace: str | None = None) -> str:
-        """The namespace that is meant: the given one ("" for all), else the client's."""
+        """The given namespace ("" for all), else the client's."""
         if not kind.resource.namespaced:
             return ""
         return self.namespace if namespace is None else namespace
 
     async def run(
         self, work: Work, *args: Any, workdir: str | os.PathLike[str] | None = None,
-        **options: Unpack[Options],
+        force: bool = False, **options: Unpack[Options],
     ) -> AsyncRunHandle:  # fmt: skip
-        """Hands in a command or a function; see `windlass.run`."""
-        return await self.runs.submit(work, *args, workdir=workdir, **options)
+        """Submits a command or a function; see `windlass.run`."""
+        return await self.runs.submit(work, *args, workdir=workdir, force=force, **options)
 
     async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Any:
         """One object: `await client.get("queue", "team-a")`."""
@@ -128,13 +116,16 @@ class AsyncClient:
     async def apply(
         self, wanted: Object | Mapping[str, Any] | str, *, dry_run: bool = False
     ) -> Outcomes:
-        """Makes the server hold what an object, a mapping or YAML text says."""
+        """Creates or changes the objects of an object, a mapping or YAML text."""
         done = []
+        placed = []
         for value in _values(wanted):
             kind = _kind_of_value(value)
             metadata = value.get("metadata") or {}
-            namespace = metadata.get("namespace") or self.place(kind)
-            done.append(await applying.apply(self.store, kind, value, namespace, dry_run=dry_run))
+            placed.append((kind, value, metadata.get("namespace") or self.place(kind)))
+        _refuse_repeated(placed)
+        for kind, value, namespace in placed:
+            done.append(await sdk_apply.apply(self.store, kind, value, namespace, dry_run=dry_run))
         return done
 
     async def delete(self, kind: Kind, name: str, namespace: str | None = None) -> None:
@@ -144,7 +135,7 @@ class AsyncClient:
     async def watch(
         self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> AsyncGenerator[tuple[str, Any], None]:
-        """First what there is as ADDED, then each change, without end."""
+        """Yields the existing objects as ADDED, then each change, without end."""
         found = kind_of(kind)
         place = self.place(found, namespace)
         async for change, obj in watching.changes(
@@ -152,29 +143,29 @@ class AsyncClient:
         ):
             yield change, obj
 
-    async def whoami(self) -> rights.Caller:
-        """Whom the server takes us for: user, groups, teams and the role in each."""
-        return await rights.whoami(self.store, self.namespace)
+    async def whoami(self) -> admin_whoami.Caller:
+        """The caller's identity on the server: user, groups, teams and the role in each."""
+        return await admin_whoami.whoami(self.store, self.namespace)
 
     async def plan(self, work: Work, **options: Unpack[Options]) -> dict[str, Any]:
-        """What would happen if this were handed in: the object, the verdict, the expected start."""
-        wanted = _checked(runs.build(command_of(work), namespace=self.namespace, **options))
-        path = f"{handles.PLATFORM}/namespaces/{self.namespace}/plan"
-        return await self.request("POST", path, wire.to_dict(wanted))
+        """The result of a dry run: the object, the reason it would wait, the expected start."""
+        wanted = _checked(run_builder.build(command_of(work), namespace=self.namespace, **options))
+        path = f"{platform_api.PATH}/namespaces/{self.namespace}/plan"
+        return await self.request("POST", path, codec.to_dict(wanted))
 
     async def upload(self, folder: str | os.PathLike[str]) -> str:
-        """Packs a working folder and sends what the server has not got; its digest."""
-        from windlass.sdk import workdir
+        """Packs a working folder, uploads it unless the server has it, and returns its digest."""
+        from windlass.sdk import code_upload
 
-        return await workdir.send(self.store, self.namespace, os.fspath(folder))
+        return await code_upload.send(self.store, self.namespace, os.fspath(folder))
 
     async def request(
         self, method: str, path: str, body: Any = None, query: Sequence[tuple[str, str]] = ()
     ) -> dict[str, Any]:
-        """Any request with our identity, JSON in and out; raises what the server refuses."""
+        """Sends any request with the client's credentials, JSON in and out; raises API errors."""
         data = None if body is None else json.dumps(body).encode()
         status, _, answer = await self.store.raw(method, path, body=data, query=query)
-        value = handles.json_of(answer)
+        value = platform_api.json_object(answer)
         if status >= 300:
             raise errors.from_status(value, status)
         return value
@@ -201,7 +192,7 @@ class AsyncCollection(Generic[T]):
         place = self._client.place(self._kind, namespace)
         return await _all(self._store, self._kind, place, labels, fields)
 
-    async def apply(self, obj: T | Mapping[str, Any]) -> applying.Outcome:
+    async def apply(self, obj: T | Mapping[str, Any]) -> sdk_apply.Outcome:
         (done,) = await self._client.apply(obj)
         return done
 
@@ -215,40 +206,40 @@ class AsyncCollection(Generic[T]):
 
 
 class AsyncReservations(AsyncCollection[reservation.Reservation]):
-    """Capacity that is set aside for a time, and maintenance windows."""
+    """Reserved capacity and maintenance windows."""
 
     def __init__(self, client: AsyncClient) -> None:
         super().__init__(client, reservation.Reservation)
 
     async def create(self, name: str, **fields: Any) -> reservation.Reservation:
-        """Reserves nodes or amounts; see `windlass.sdk.reservations.build`."""
+        """Reserves nodes or amounts; see `windlass.sdk.admin.reservations.build`."""
         return await self._store.create(reservations.build(name, **fields))
 
 
 class AsyncQueues(AsyncCollection[queue.Queue]):
-    """The sharing tree."""
+    """The queue tree."""
 
     def __init__(self, client: AsyncClient) -> None:
         super().__init__(client, queue.Queue)
 
     async def tree(self) -> dict[str, Any]:
-        """Every queue with what it has, uses, borrows and lends, and what is decided next."""
+        """Every queue with its quota, usage, borrowing and lending, and the next decision."""
         return await queues.tree(self._store)
 
     async def plan(self, wanted: Sequence[dict[str, Any]], *, prune: bool = False) -> queues.Plan:
-        """What it takes to have these queues, and whom that helps and hurts."""
+        """The changes to get these queues, and their effect on queues and runs."""
         return await queues.plan(self._store, wanted, prune=prune)
 
     async def carry_out(self, wanted: Sequence[dict[str, Any]], plan: queues.Plan) -> Sequence[str]:
-        """Does what was planned; Conflict if somebody changed one of the queues meanwhile."""
+        """Applies a plan; Conflict if another client changed one of the queues meanwhile."""
         return await queues.apply(self._store, wanted, plan)
 
     async def pause(self, name: str) -> None:
-        """Nothing new starts in it or below it."""
+        """Pauses the queue: no run starts in it or below it."""
         await queues.stop(self._store, name, "hold")
 
     async def drain(self, name: str) -> None:
-        """What runs in it is stopped by its checkpoint contract, and waits."""
+        """Drains the queue: its running runs are stopped by their checkpoint contract, and wait."""
         await queues.stop(self._store, name, "drain")
 
     async def resume(self, name: str) -> None:
@@ -256,32 +247,57 @@ class AsyncQueues(AsyncCollection[queue.Queue]):
 
 
 class AsyncRuns:
-    """Runs: hand in, find, list."""
+    """Runs: submit, find, list."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
     async def submit(
         self, work: Work, *args: Any, workdir: str | os.PathLike[str] | None = None,
-        **options: Unpack[Options],
+        force: bool = False, **options: Unpack[Options],
     ) -> AsyncRunHandle:  # fmt: skip
-        """Hands in a command or a function and returns at once; see `windlass.run`."""
+        """Submits a command or a function without waiting; see `windlass.run`.
+
+        Raises `CannotRun` if this cluster can never run it; with `force` it is submitted anyway.
+        """
         client = self._client
+        run_builder.check_names(options, work)
         if workdir is not None:
             options["code"] = await client.upload(workdir)
         if callable(work):
-            from windlass.sdk import functions
+            from windlass.sdk import remote_functions
 
-            return await functions.submit(client, work, args, options)
+            return await remote_functions.submit(
+                client.store,
+                client.namespace,
+                functools.partial(self.submit, force=force),
+                work,
+                args,
+                options,
+            )
         if args:
-            raise TypeError("arguments are for functions; a command carries its own")
-        wanted = _checked(runs.build(command_of(work), namespace=client.namespace, **options))
-        return AsyncRunHandle(client.store, await client.store.create(wanted))
+            raise TypeError(
+                "only functions take arguments; put those of a command into the command"
+            )
+        wanted = _checked(
+            run_builder.build(command_of(work), namespace=client.namespace, **options)
+        )
+        if not force:
+            value = codec.to_dict(wanted)
+            if missing := await submission.missing(client.store, value, client.namespace):
+                raise errors.NotFound(
+                    f"{', '.join(missing)} not found in namespace {client.namespace}, so the run "
+                    "would not start; create it first, or submit with force=True"
+                )
+            await submission.refuse_unresolvable(client.store, value)
+        made = await submission.create_run(client.store, wanted)
+        return AsyncRunHandle(client.store, made, forced=force)
 
     async def create(self, wanted: run.Run) -> AsyncRunHandle:
-        """Hands in a Run object as it is."""
+        """Submits a Run object unchanged."""
         wanted.metadata.namespace = wanted.metadata.namespace or self._client.namespace
-        return AsyncRunHandle(self._client.store, await self._client.store.create(wanted))
+        store = self._client.store
+        return AsyncRunHandle(store, await submission.create_run(store, wanted))
 
     async def get(self, name: str) -> AsyncRunHandle:
         found = await self._client.store.get(run.Run, name, self._client.namespace)
@@ -296,7 +312,7 @@ class AsyncRuns:
         labels: str = "",
         namespace: str | None = None,
     ) -> list[AsyncRunHandle]:
-        """Runs, youngest last; `namespace=""` means in all namespaces."""
+        """Runs, newest last; `namespace=""` means in all namespaces."""
         client = self._client
         found = await _all(client.store, run.Run, client.place(run.Run, namespace), labels, "")
         return [
@@ -308,18 +324,18 @@ class AsyncRuns:
         ]
 
     async def ps(self, *, limit: int = 50, finished: int = 10) -> dict[str, Any]:
-        """The page that `windlass ps` shows: what runs, then the first that wait, with their
-        places and expected starts, then the last that ended."""
-        path = f"{handles.PLATFORM}/namespaces/{self._client.namespace}/ps"
+        """The page of `windlass ps`: running runs, then the first waiting ones with their
+        positions and expected starts, then the last ended ones."""
+        path = f"{platform_api.PATH}/namespaces/{self._client.namespace}/ps"
         query = [("limit", str(limit)), ("finished", str(finished))]
         return await self._client.request("GET", path, query=query)
 
     async def usage(self) -> dict[str, dict[str, int]]:
-        """What each running run uses now: thousandths of a core, bytes of memory."""
+        """Measured usage of each running run: thousandths of a core, bytes of memory."""
         client = self._client
-        pods = await _all(client.store, kubernetes.Pod, client.namespace, run.LABEL_RUN, "")
+        pods = await _all(client.store, core.Pod, client.namespace, run.LABEL_RUN, "")
         owners = {pod.name: (pod.metadata.labels or {})[run.LABEL_RUN] for pod in pods}
-        path = f"{_PLATFORM}/namespaces/{client.namespace}/podmetrics"
+        path = f"{platform_api.PATH}/namespaces/{client.namespace}/podmetrics"
         found: dict[str, dict[str, int]] = {}
         for item in (await client.request("GET", path))["items"]:
             total = found.setdefault(owners.get(item["metadata"]["name"], ""), {})
@@ -330,10 +346,10 @@ class AsyncRuns:
         return found
 
     async def prune(self, *, older_than: float | str = "0s", namespace: str | None = None) -> int:
-        """Deletes the records of runs that ended longer ago than this; returns how many."""
-        from windlass.kinds import times
+        """Deletes the records of runs that ended longer ago than this; returns their number."""
+        from windlass.kinds.values import times
 
-        age = handles.since_seconds(older_than) or 0
+        age = run_handle.since_seconds(older_than) or 0
         now = times.now()
         deleted = 0
         for each in await self.list(namespace=namespace):
@@ -341,14 +357,14 @@ class AsyncRuns:
             if not each.run.finished or not history:
                 continue
             if (now - times.parse(history[-1].at)).total_seconds() >= age:
-                with contextlib.suppress(errors.NotFound):  # it went while we looked
+                with contextlib.suppress(errors.NotFound):  # it was deleted meanwhile
                     await each.delete()
                     deleted += 1
         return deleted
 
 
 class AsyncCrons(AsyncCollection[cronrun.CronRun]):
-    """Runs by the clock."""
+    """Scheduled runs (CronRuns)."""
 
     def __init__(self, client: AsyncClient) -> None:
         super().__init__(client, cronrun.CronRun)
@@ -358,7 +374,7 @@ class AsyncCrons(AsyncCollection[cronrun.CronRun]):
         concurrency: str = "Allow", deadline: str | None = None, **options: Unpack[Options],
     ) -> cronrun.CronRun:  # fmt: skip
         """`await client.crons.create("nightly", "0 3 * * *", ["python", "train.py"], gpus=1)`."""
-        made = runs.build(command_of(work), **options)
+        made = run_builder.build(command_of(work), **options)
         spec = cronrun.CronRunSpec(
             schedule=schedule,
             time_zone=time_zone,
@@ -376,29 +392,29 @@ class AsyncCrons(AsyncCollection[cronrun.CronRun]):
         await self.patch(name, {"suspend": False})
 
     async def trigger(self, name: str) -> AsyncRunHandle:
-        """Starts one of its runs now, whatever the clock says."""
+        """Starts a run of the CronRun now."""
         found = await self.get(name)
         template = found.spec.template
         labels = template.metadata.labels if template.metadata else None
         metadata = type(found.metadata)(
-            name=runs.name_for([name]), namespace=found.namespace, labels=labels
+            name=run_builder.name_for([name]), namespace=found.namespace, labels=labels
         )
         return await self._client.runs.create(run.Run(metadata=metadata, spec=template.spec))
 
 
-class AsyncNodes(AsyncCollection[kubernetes.Node]):
+class AsyncNodes(AsyncCollection[core.Node]):
     """Machines."""
 
     def __init__(self, client: AsyncClient) -> None:
-        super().__init__(client, kubernetes.Node)
+        super().__init__(client, core.Node)
 
     async def usage(self) -> dict[str, dict[str, int]]:
-        """What is used on each node now: thousandths of a core, bytes of memory."""
-        answer = await self._client.request("GET", f"{_PLATFORM}/nodemetrics")
+        """Measured usage of each node: thousandths of a core, bytes of memory."""
+        answer = await self._client.request("GET", f"{platform_api.PATH}/nodemetrics")
         return {item["metadata"]["name"]: _amounts(item["usage"]) for item in answer["items"]}
 
     async def cordon(self, name: str) -> None:
-        """Nothing new starts there; what runs goes on."""
+        """Cordons the node: no pod starts there; running pods keep running."""
         await self.patch(name, {"unschedulable": True})
 
     async def uncordon(self, name: str) -> None:
@@ -406,17 +422,17 @@ class AsyncNodes(AsyncCollection[kubernetes.Node]):
 
 
 class AsyncEvents:
-    """What happened to objects, told to people."""
+    """Events of objects."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
-    async def list(self, about: str = "", namespace: str | None = None) -> list[kubernetes.Event]:
-        """All, or those about the object of a name; oldest first."""
-        place = self._client.place(kubernetes.Event, namespace)
-        found = await _all(self._client.store, kubernetes.Event, place, "", "")
+    async def list(self, about: str = "", namespace: str | None = None) -> list[core.Event]:
+        """All events, or those of the object with this name; oldest first."""
+        place = self._client.place(core.Event, namespace)
+        found = await _all(self._client.store, core.Event, place, "", "")
         chosen = [each for each in found if not about or each.involved_object.name == about]
-        return sorted(chosen, key=lambda each: each.last_timestamp or each.event_time or "")
+        return sorted(chosen, key=event_order.rank)
 
 
 def _amounts(usage: Mapping[str, str]) -> dict[str, int]:
@@ -433,30 +449,30 @@ def kind_of(kind: Kind) -> type[Object]:
     found = registry.by_word().get(kind.lower())
     if found is None:
         known = ", ".join(sorted(each.resource.singular for each in registry.ALL))
-        raise errors.NotFound(f'"{kind}" is no kind of object; choose one of {known}')
+        raise errors.NotFound(f'"{kind}" is not a kind; choose one of {known}')
     return found
 
 
 def command_of(work: Work) -> list[str]:
-    """The words of a command; a line of text is the shell's."""
+    """The command as a list; a string is a line for the shell."""
     if callable(work):
-        raise TypeError("a function can be handed in with run() or an Executor only")
+        raise TypeError("a function can be submitted only with run() or an Executor")
     return ["sh", "-c", work] if isinstance(work, str) else [str(word) for word in work]
 
 
 def check(command: Sequence[str], options: Options) -> None:
-    """Raises if no run could be made of this."""
-    _checked(runs.build(command, namespace="default", **options))
+    """Raises if the options are not a valid run."""
+    _checked(run_builder.build(command, namespace="default", **options))
 
 
 def _checked(wanted: run.Run) -> run.Run:
-    """The Run, or everything that is wrong with it, before any server is asked."""
-    value = validation.defaulted(run.Run, wire.to_dict(wanted))
-    faults = validation.validate(run.Run, value)
+    """The Run; raises with all its problems before a request is sent."""
+    value = validate.defaulted(run.Run, codec.to_dict(wanted))
+    faults = validate.validate(run.Run, value)
     if faults:
         listed = "; ".join(str(fault) for fault in faults)
         causes = tuple(errors.Cause(fault.path, fault.message) for fault in faults)
-        raise errors.Invalid(f"the job cannot be handed in like this: {listed}", causes=causes)
+        raise errors.Invalid(f"the run is not valid: {listed}", causes=causes)
     return wanted
 
 
@@ -478,12 +494,28 @@ async def _all(
 
 def _values(wanted: Object | Mapping[str, Any] | str) -> list[dict[str, Any]]:
     if isinstance(wanted, Object):
-        return [wire.to_dict(wanted)]
+        return [codec.to_dict(wanted)]
     if isinstance(wanted, str):
         import yaml
 
+        found = [each for node in yaml.compose_all(wanted) for each in duplicate_keys.find(node)]
+        if found:
+            raise errors.BadRequest(f"{'; '.join(map(str, found[:5]))}; remove one of them")
         return [value for value in yaml.safe_load_all(wanted) if value]
     return [dict(wanted)]
+
+
+def _refuse_repeated(placed: Sequence[tuple[type[Object], dict[str, Any], str]]) -> None:
+    seen = set()
+    for kind, value, namespace in placed:
+        name = (value.get("metadata") or {}).get("name")
+        key = (kind, namespace, name)
+        if name and key in seen:
+            raise errors.BadRequest(
+                f"{kind.resource.singular}/{name} is described twice; nothing was sent: remove "
+                "one of them, or give it another name"
+            )
+        seen.add(key)
 
 
 def _kind_of_value(value: dict[str, Any]) -> type[Object]:
@@ -491,7 +523,7 @@ def _kind_of_value(value: dict[str, Any]) -> type[Object]:
     found = registry.by_kind().get(key)
     if found is None:
         raise errors.BadRequest(
-            f"apiVersion {key[0]!r} and kind {key[1]!r} name no kind of object; for a run write "
+            f"apiVersion {key[0]!r} and kind {key[1]!r} are not a known kind; for a run write "
             f"apiVersion: windlass.dev/v1alpha1 and kind: Run"
         )
     return found

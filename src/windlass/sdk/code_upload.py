@@ -1,7 +1,7 @@
-"""A working folder becomes an archive that is named by its content, and goes to the server once.
+"""Packs a working folder into an archive that is named by its digest, and uploads it once.
 
-`plan` looks at the folder and says what would go and what would not; `pack` writes the archive;
-`upload` sends what the server has not got, and goes on where an earlier upload stopped; `send` does
+`plan` lists what is packed and what is left out; `pack` writes the archive; `upload` sends what the
+server does not have, and continues an interrupted upload; `send` does
 all of it.
 """
 
@@ -33,17 +33,17 @@ PIECE = 8 << 20
 _TRIES = 6
 
 Progress = Callable[[int, int], None]
-"""Bytes that are there, bytes in all."""
+"""Called with the bytes sent and the total bytes."""
 Stopped = Callable[[], bool]
-"""Whether nobody wants it any more: a thread cannot be interrupted."""
+"""Whether the caller has cancelled; checked because a thread cannot be interrupted."""
 
 
 class WorkdirError(Exception):
-    """Why the folder is not packed, with the remedy."""
+    """The folder cannot be packed; the message has the remedy."""
 
 
 class Server(Protocol):
-    """What an upload needs of `store.kubernetes.client.KubernetesStore`."""
+    """The part of `store.kubernetes.client.KubernetesStore` that an upload uses."""
 
     async def raw(
         self,
@@ -66,14 +66,13 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What of a folder goes along."""
+    """The files of a folder that are packed, and those that are left out."""
 
     folder: Path
     files: tuple[Entry, ...]
     """In the order of the archive."""
     left_out: tuple[Entry, ...]
-    """Files and whole folders that are ignored, largest first; a folder's size is not counted
-    below it beyond what is quick to tell."""
+    """Ignored files and folders, largest first; the size of a folder is counted up to a limit."""
 
     @property
     def bytes(self) -> int:
@@ -85,17 +84,17 @@ class Plan:
     def summary(self) -> str:
         """`12 files, 34 KiB; left out: data/ (1.2 GiB), ...`"""
         count = len(self.files)
-        said = f"{count} {'file' if count == 1 else 'files'}, {human(self.bytes)}"
+        text = f"{count} {'file' if count == 1 else 'files'}, {human(self.bytes)}"
         if not self.left_out:
-            return said
+            return text
         named = ", ".join(f"{each.path} ({human(each.size)})" for each in self.left_out[:3])
         more = len(self.left_out) - 3
-        return f"{said}; left out: {named}" + (f" and {more} more" if more > 0 else "")
+        return f"{text}; left out: {named}" + (f" and {more} more" if more > 0 else "")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Packed:
-    """An archive on this machine's disk. Close it, or use it in a `with`."""
+    """An archive on the local disk. Close it, or use it in a `with`."""
 
     digest: str
     size: int
@@ -115,11 +114,11 @@ def plan(
     most_files: int = MOST_FILES,
     stopped: Stopped = lambda: False,
 ) -> Plan:
-    """What goes along, by .gitignore and .windlassignore. Refuses more than the limits, and looks
-    no further than it must for that: somebody may have named the root of a disk."""
+    """The files to pack, by .gitignore and .windlassignore. Raises if they exceed the limits, and
+    stops reading there: the folder may be the root of a disk."""
     root = Path(folder).expanduser()
     if not root.is_dir():
-        raise WorkdirError(f"{folder} is not a folder; name one with --workdir")
+        raise WorkdirError(f"{folder} is not a folder; choose one with --workdir")
     walk = _Walk(root.resolve(), most_files, stopped)
     enough = 2 * most_files + LISTED
     try:
@@ -137,7 +136,7 @@ def plan(
 
 
 def pack(planned: Plan, stopped: Stopped = lambda: False) -> Packed:
-    """The archive: the same content gives the same digest, wherever and whenever it is packed."""
+    """Writes the archive; the digest depends only on the content."""
     file = tempfile.TemporaryFile(prefix="windlass-workdir-")  # noqa: SIM115 - handed on
     try:
         with (
@@ -159,7 +158,7 @@ def pack(planned: Plan, stopped: Stopped = lambda: False) -> Packed:
 async def upload(
     server: Server, namespace: str, packed: Packed, progress: Progress = lambda _done, _all: None
 ) -> bool:
-    """Makes sure that the server has it. False if it had it already."""
+    """Uploads the archive; returns False if the server had it already."""
     path = f"/apis/platform.windlass.dev/v1alpha1/namespaces/{namespace}/blobs/{packed.digest}"
     offset: int | None = None
     sent, failures = False, 0
@@ -180,7 +179,7 @@ async def upload(
             failures += 1
             if failures == _TRIES:
                 raise
-            # Another upload of the same goes on, or the server was away: see how far it is.
+            # Another client uploads the same, or the server was unreachable: ask for the offset.
             await asyncio.sleep(problem.retry_after or min(5.0, 0.2 * 2**failures))
             offset = None
     progress(packed.size, packed.size)
@@ -196,7 +195,7 @@ async def send(
     on_plan: Callable[[Plan], None] = lambda _plan: None,
     progress: Progress = lambda _done, _all: None,
 ) -> str:
-    """The digest of a folder that the server then has. When it is cancelled, so is the packing."""
+    """Packs and uploads a folder, and returns its digest. Cancelling it cancels the packing."""
     gone = threading.Event()
     try:
         planned = await asyncio.to_thread(plan, folder, most_bytes=most_bytes, stopped=gone.is_set)
@@ -221,7 +220,7 @@ def human(count: int) -> str:
 
 
 class _Walk:
-    """Through the folder, with the ignore files of every folder on the way."""
+    """Walks the folder, with the ignore files of every folder on the way."""
 
     def __init__(self, root: Path, most_files: int, stopped: Stopped) -> None:
         import pathspec  # late: only who packs a folder pays for it
@@ -268,7 +267,7 @@ class _Walk:
             yield below, self._spec.from_lines(text.splitlines())
 
     def _ignored(self, path: str, specs: list[tuple[str, Any]]) -> bool:
-        """The last word counts: deeper folders speak after those above them."""
+        """Whether the path is ignored; the last matching pattern of the deepest folder decides."""
         for below, spec in reversed(specs):
             answer = spec.check_file(path[len(below) :]).include
             if answer is not None:
@@ -277,7 +276,7 @@ class _Walk:
 
 
 def _weight(folder: Path, most: int) -> int:
-    """What a folder that is left out weighs, counted to a limit: a dataset may have millions."""
+    """Size of a folder that is left out, counted up to a limit: a dataset may have millions."""
     total, seen = 0, 0
     for here, _, names in os.walk(folder):
         for name in names:
@@ -293,7 +292,7 @@ def _weight(folder: Path, most: int) -> int:
 
 def _unless(stopped: Stopped) -> None:
     if stopped():
-        raise WorkdirError("nobody waits for it any more")
+        raise WorkdirError("cancelled by the caller")
 
 
 def _too_much(made: Plan, most_bytes: int, most_files: int) -> WorkdirError:
@@ -312,7 +311,7 @@ def _too_much(made: Plan, most_bytes: int, most_files: int) -> WorkdirError:
 
 
 class _Reading:
-    """A file that is read until nobody wants it any more."""
+    """A file whose reads fail after the caller has cancelled."""
 
     def __init__(self, file: IO[bytes], stopped: Stopped) -> None:
         self._file = file
@@ -349,7 +348,7 @@ def _add(tar: tarfile.TarFile, root: Path, entry: Entry, stopped: Stopped) -> No
 
 
 def _stays_inside(root: Path, link: Path) -> bool:
-    """Links out of the folder would point at something else where the job runs, or at nothing."""
+    """Raises for links out of the folder: the job would find another target, or none."""
     target = os.readlink(link)
     leads_to = Path(os.path.normpath(link.parent / target))
     return not os.path.isabs(target) and leads_to.is_relative_to(root)
@@ -359,22 +358,22 @@ def _stays_inside(root: Path, link: Path) -> bool:
 
 
 async def _ask(server: Server, path: str) -> tuple[bool, int]:
-    """Whether it is there, and how much of it."""
+    """Whether the server has the archive, and how many bytes of it."""
     status, headers, body = await server.raw("HEAD", path)
     if status not in (200, 404):
         raise _problem(status, body)
     known = {name.lower(): value for name, value in headers.items()}
     if status == 404 and "upload-offset" not in known:
         raise errors.NotFound(
-            "the namespace is not there, or this server takes no code; see `windlass get ns`"
+            "the namespace does not exist, or this server accepts no code; see `windlass get ns`"
         )
     return status == 200, int(known.get("upload-offset", "0"))
 
 
 async def _send(server: Server, path: str, piece: bytes, offset: int, size: int) -> int:
-    told = {"Upload-Offset": str(offset), "Upload-Length": str(size)}
+    progress = {"Upload-Offset": str(offset), "Upload-Length": str(size)}
     status, headers, body = await server.raw(
-        "PATCH", path, body=piece, content_type="application/octet-stream", headers=told
+        "PATCH", path, body=piece, content_type="application/octet-stream", headers=progress
     )
     if status != 204:
         raise _problem(status, body)

@@ -1,4 +1,4 @@
-"""What can go wrong with a job itself. What the server refuses is in `windlass.errors`.
+"""Errors of jobs. Errors of the server are in `windlass.errors`.
 
 Every message says what happened and what to do next.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import concurrent.futures
 
-from windlass.kinds import run
+from windlass.kinds.types import run
 
 
 class RunFailed(Exception):
     """A run ended without success.
 
-    `run` is the Run as it ended, `reason` the word for why, `exit_code` the job's own.
+    `run` is the ended Run, `reason` its reason, `exit_code` the exit code of the job.
     """
 
     def __init__(self, ended: run.Run) -> None:
@@ -23,7 +23,7 @@ class RunFailed(Exception):
         status = ended.status
         why = ": ".join(part for part in (status.reason, status.message) if part)
         super().__init__(
-            f"run {ended.name} is {status.phase} ({why}); read what it printed with "
+            f"run {ended.name} is {status.phase} ({why}); read its log with "
             f".logs() or `windlass logs {ended.name}`"
         )
 
@@ -31,10 +31,27 @@ class RunFailed(Exception):
         return RunFailed, (self.run,)
 
 
-class WorkerLost(concurrent.futures.BrokenExecutor):
-    """The process that worked on a call is gone: killed, out of memory, its machine lost.
+class CannotRun(Exception):
+    """This cluster cannot run a run, however long it waits.
 
-    The call may have had effects. `Executor(call_retries=...)` hands such calls to another worker.
+    `reason` is the reason (`Impossible`, `Unsupported`, `NoSuchQueue`), `message` says what is
+    missing, `remedy` what to do.
+    """
+
+    def __init__(self, reason: str, message: str, remedy: str) -> None:
+        self.reason = reason
+        self.message = message
+        self.remedy = remedy
+        super().__init__(f"{reason}: {message.rstrip('.')}. {remedy}".strip())
+
+    def __reduce__(self) -> tuple[type[CannotRun], tuple[str, str, str]]:
+        return CannotRun, (self.reason, self.message, self.remedy)
+
+
+class WorkerLost(concurrent.futures.BrokenExecutor):
+    """The worker of a call is gone: killed, out of memory, or its node lost.
+
+    The call may have had effects. `Executor(call_retries=...)` gives such calls to another worker.
     """
 
 
@@ -43,22 +60,22 @@ class CannotShip(ValueError):
 
 
 class RemoteError(Exception):
-    """Stands for an exception of a worker whose own class cannot be had here.
+    """An exception of a worker whose class cannot be imported here.
 
     `kind` is the name of that class.
     """
 
-    def __init__(self, kind: str, words: str) -> None:
-        super().__init__(f"{kind}: {words}")
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
         self.kind = kind
-        self.words = words
+        self.message = message
 
     def __reduce__(self) -> tuple[type[RemoteError], tuple[str, str]]:
-        return RemoteError, (self.kind, self.words)
+        return RemoteError, (self.kind, self.message)
 
 
 class RemoteTraceback(Exception):
-    """Cause of an exception that came from a worker: its text is the traceback there."""
+    """Cause of an exception of a worker: its text is the traceback in the worker."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

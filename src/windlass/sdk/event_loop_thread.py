@@ -1,7 +1,7 @@
-"""Runs the asynchronous SDK for callers that are not: one loop in a thread of its own.
+"""Runs the asynchronous SDK for synchronous callers, on one event loop in a thread.
 
-Works wherever a thread works, also inside a notebook, whose own loop is busy. The thread starts
-with the first call, is shared by all clients of the process and ends with it.
+It also works inside a notebook, whose own loop is busy. The thread starts with the first call, is
+shared by all clients of the process and ends with it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ T = TypeVar("T")
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _owner = 0
-"""The process that the loop's thread lives in: a fork takes the variable along, not the thread."""
+"""The process of the loop's thread: a fork copies the variable, but not the thread."""
 
 
 def loop() -> asyncio.AbstractEventLoop:
-    """The SDK's loop, running."""
+    """The SDK's running loop."""
     global _loop, _owner
     with _lock:
         if _loop is None or _owner != os.getpid():
@@ -36,12 +36,12 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 def start(work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-    """Begins `work` on the loop."""
+    """Starts `work` on the loop."""
     return asyncio.run_coroutine_threadsafe(work, loop())
 
 
 def call(work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-    """The result of `work`. Whoever stops waiting (Ctrl-C, a timeout) cancels it."""
+    """The result of `work`. Ctrl-C or a timeout of the caller cancels it."""
     if _is_own_thread():
         work.close()
         raise RuntimeError(
@@ -56,7 +56,7 @@ def call(work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
 
 
 def iterate(stream: AsyncGenerator[T, None]) -> Iterator[T]:
-    """An asynchronous stream as a plain iterator; closing it closes the stream."""
+    """An asynchronous stream as a synchronous iterator; closing it closes the stream."""
     try:
         while True:
             found = call(_next(stream))
@@ -64,7 +64,7 @@ def iterate(stream: AsyncGenerator[T, None]) -> Iterator[T]:
                 return
             yield found[0]
     finally:
-        # A stream that was dropped is closed by whichever thread collects the garbage.
+        # A dropped stream is closed by the thread that runs the garbage collector.
         start(_close(stream)) if _is_own_thread() else call(_close(stream))
 
 
@@ -84,7 +84,7 @@ async def _close(stream: AsyncGenerator[Any, None]) -> None:
         try:
             return await stream.aclose()
         except RuntimeError:
-            # Its last step was cancelled a moment ago and is on its way out.
+            # Its last step was cancelled and is still ending.
             await asyncio.sleep(0.01)
 
 
@@ -111,7 +111,7 @@ def _after_fork() -> None:
     at_exit.clear()
 
 
-# Before the standard library shuts its pools of threads, which the loop uses: what is registered
-# later is called earlier, and the pools are registered by the import above.
+# Before the standard library shuts down its thread pools, which the loop uses: exit functions run
+# in reverse order, and the import above has registered the pools.
 getattr(threading, "_register_atexit", atexit.register)(_end)
 os.register_at_fork(after_in_child=_after_fork)

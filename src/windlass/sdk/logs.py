@@ -1,7 +1,7 @@
-"""What the members of a run print, as lines in the order in which they arrive.
+"""The log lines of a run's replicas, in the order of their arrival.
 
-Follows pods before they exist, over restarts of the run and over broken connections. Of pods that
-are gone it reads what the engine has kept of their logs.
+It follows pods before they exist, across restarts of the run and lost connections. For deleted pods
+it reads the archived logs.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
-from windlass.kinds import kubernetes, run
-from windlass.sdk import runs, watching
+from windlass.kinds.types import core, run
+from windlass.sdk import platform_api, run_builder, watching
 from windlass.store import errors
-from windlass.store.client import Store
+from windlass.store.interface import Store
 
-PLATFORM = "/apis/platform.windlass.dev/v1alpha1"
 _RETRY = 0.3
-_LOOKS = 3
-"""How often a log that was not read to its end is looked for among the kept ones: of a pod that had
-ended, its node keeps it a moment after it is gone."""
-_LAST_WORDS = 30.0
-"""How long readers may go on after the run has ended. They end with the log; only a node that
-cannot be reached makes them wait."""
+_ARCHIVE_ATTEMPTS = 3
+"""How often an unfinished log is looked up in the archive: a node archives the log of an ended pod
+shortly after the pod is deleted."""
+_DRAIN_TIMEOUT = 30.0
+"""How long readers may continue after the end of the run. They end with the log; only an
+unreachable node makes them wait."""
 
 
 class LogStore(Store, Protocol):
@@ -51,7 +50,7 @@ class LogStore(Store, Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
-    """One line of one member, without its line end."""
+    """One line of one replica, without its line end."""
 
     role: str
     index: int
@@ -61,17 +60,17 @@ class Line:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """Which members of a run, and how much of what they printed."""
+    """Selects replicas of a run and a part of their logs."""
 
     run: str
     namespace: str
     role: str = ""
     index: int | None = None
     attempt: int | Literal["all"] | None = None
-    """None: the last one (and, when following, those after it)."""
+    """None: the last attempt (and, when following, later ones)."""
     tail: int | None = None
     since: int | None = None
-    """Only what was printed in the last so many seconds."""
+    """Only lines of the last N seconds."""
 
     @property
     def labels(self) -> str:
@@ -81,17 +80,17 @@ class Choice:
         parts += [f"{run.LABEL_ATTEMPT}={self.attempt}"] if isinstance(self.attempt, int) else []
         return ",".join(parts)
 
-    def has(self, member: _Member) -> bool:
+    def has(self, replica: _ReplicaLog) -> bool:
         return (
-            self.role in ("", member.role)
-            and self.index in (None, member.index)
-            and self.attempt in (None, "all", member.attempt)
+            self.role in ("", replica.role)
+            and self.index in (None, replica.index)
+            and self.attempt in (None, "all", replica.attempt)
         )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Member:
-    """One pod of a run: there, or gone and its log kept."""
+class _ReplicaLog:
+    """One pod of a run: existing, or deleted with an archived log."""
 
     attempt: int
     role: str
@@ -99,30 +98,32 @@ class _Member:
     pod: str
     uid: str
     kept: str = ""
-    """The name of its kept log."""
+    """The name of its archived log; empty if the pod exists."""
 
 
 Sink = Callable[[Line], None]
 
 
 async def read(store: LogStore, choice: Choice, sink: Sink) -> int:
-    """What is there now, member by member; returns of how many members."""
-    pods = (await store.list(kubernetes.Pod, choice.namespace, label_selector=choice.labels)).items
-    # Asked after the pods: what has gone since is kept, and read there.
+    """Reads the present logs, replica by replica; returns the number of replicas."""
+    pods = (await store.list(core.Pod, choice.namespace, label_selector=choice.labels)).items
+    # Listed after the pods: the log of a pod that was deleted meanwhile is in the archive.
     kept = await _kept(store, choice)
-    gone = {member.uid for member in kept}
-    chosen = kept + [member for member in map(_member, pods) if member.uid not in gone]
+    gone = {replica.uid for replica in kept}
+    chosen = kept + [replica for replica in map(_replica_log, pods) if replica.uid not in gone]
     if choice.attempt is None:
-        last = max((member.attempt for member in chosen), default=0)
-        chosen = [member for member in chosen if member.attempt == last]
-    for member in sorted(chosen, key=lambda member: (member.attempt, member.role, member.index)):
+        last = max((replica.attempt for replica in chosen), default=0)
+        chosen = [replica for replica in chosen if replica.attempt == last]
+    for replica in sorted(
+        chosen, key=lambda replica: (replica.attempt, replica.role, replica.index)
+    ):
         cursor = _Cursor(choice.tail, choice.since)
         try:
-            await _copy(store, choice, member, sink, cursor)
+            await _copy(store, choice, replica, sink, cursor)
         except errors.BadRequest:
             pass  # not started yet: nothing to read
         except errors.NotFound:
-            await _rest(store, choice, member, sink, cursor)
+            await _rest(store, choice, replica, sink, cursor)
     return len(chosen)
 
 
@@ -134,10 +135,10 @@ async def follow(
     on_trouble: Callable[[str], None] = lambda _text: None,
     made: run.Run | None = None,
 ) -> run.Run:
-    """Everything the run prints from now until it ends; returns it as it ended.
+    """Reads all lines until the run ends; returns the ended run.
 
-    `on_trouble` hears about each member whose log could not be read to its end. `made`: the run as
-    it was just written.
+    `on_trouble` is called for each replica whose log could not be read to its end. `made`: the run
+    as just created.
     """
     readers = _Readers(store, choice, sink)
     if made is None or made.status.phase:
@@ -145,23 +146,26 @@ async def follow(
     watcher = asyncio.create_task(readers.watch())
     try:
         on_the_way = _unless_finished(on_change)
-        waiting = runs.wait(store, choice.run, choice.namespace, on_the_way, made)
+        waiting = run_builder.wait(store, choice.run, choice.namespace, on_the_way, made)
         ending = asyncio.create_task(waiting)
         try:
-            await asyncio.wait((ending, watcher), return_when=asyncio.FIRST_COMPLETED)
+            ends = (ending, watcher, readers.sink_failed)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            readers.check_sink()
             if not ending.done():
                 watcher.result()
             ended = await ending
         finally:
             ending.cancel()
         await readers.meet_all()
-        await readers.last_words(on_trouble)
+        await readers.report_last(on_trouble)
         on_change(ended)
         return ended
     finally:
         tasks = (watcher, *readers.tasks.values())
         for task in tasks:
             task.cancel()
+        readers.sink_failed.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -188,31 +192,50 @@ async def stream(
 
 
 def _unless_finished(on_change: Callable[[run.Run], None]) -> Callable[[run.Run], None]:
-    """How it ended is told after the last thing it printed."""
+    """Reports the end of the run after its last log line."""
     return lambda current: None if current.finished else on_change(current)
 
 
 class _Readers:
-    """One task for each member of a followed run."""
+    """One task for each replica of a followed run."""
 
     def __init__(self, store: LogStore, choice: Choice, sink: Sink) -> None:
         self._store = store
         self._choice = choice
-        self._sink = sink
+        self._sink = self._guarded(sink)
+        self.sink_failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Has the exception of the sink once it raised one: no further line can be delivered."""
+        self.sink_failed.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._past: set[str] = set()
-        """Members that were gone when the following began."""
-        self.tasks: dict[_Member, asyncio.Task[None]] = {}
+        """Replicas whose pods were deleted before."""
+        self.tasks: dict[_ReplicaLog, asyncio.Task[None]] = {}
+
+    def _guarded(self, sink: Sink) -> Sink:
+        def deliver(line: Line) -> None:
+            try:
+                sink(line)
+            except Exception as problem:
+                if not self.sink_failed.done():
+                    self.sink_failed.set_exception(problem)
+                raise
+
+        return deliver
+
+    def check_sink(self) -> None:
+        """Raises what the sink raised."""
+        if self.sink_failed.done():
+            self.sink_failed.result()
 
     async def read_past(self) -> None:
-        """Members that are gone already, of the last attempt or as chosen."""
+        """Reads replicas whose pods are deleted, of the last attempt or as chosen."""
         kept = await _kept(self._store, self._choice)
-        last = max((member.attempt for member in kept), default=0)
+        last = max((replica.attempt for replica in kept), default=0)
         if self._choice.attempt is None and kept:
             last = max(last, await self._current())
-        for member in kept:
-            self._past.add(member.uid)
-            if self._choice.attempt is not None or member.attempt == last:
-                await _rest(self._store, self._choice, member, self._sink, self._cursor())
+        for replica in kept:
+            self._past.add(replica.uid)
+            if self._choice.attempt is not None or replica.attempt == last:
+                await _rest(self._store, self._choice, replica, self._sink, self._cursor())
 
     async def _current(self) -> int:
         choice = self._choice
@@ -222,7 +245,7 @@ class _Readers:
     async def watch(self) -> None:
         choice = self._choice
         stream = watching.changes(
-            self._store, kubernetes.Pod, choice.namespace, label_selector=choice.labels
+            self._store, core.Pod, choice.namespace, label_selector=choice.labels
         )
         async with contextlib.aclosing(stream) as changes:
             async for change, pod in changes:
@@ -230,59 +253,59 @@ class _Readers:
                     self._meet_pod(pod)
 
     async def meet_all(self) -> None:
-        """Pods that appeared, or came and went, just before the end may not have been seen yet."""
+        """Reads pods that were created, or created and deleted, just before the end."""
         choice = self._choice
-        found = await self._store.list(
-            kubernetes.Pod, choice.namespace, label_selector=choice.labels
-        )
+        found = await self._store.list(core.Pod, choice.namespace, label_selector=choice.labels)
         for pod in found.items:
             self._meet_pod(pod)
-        for member in await _kept(self._store, choice):
-            self._meet(member)
+        for replica in await _kept(self._store, choice):
+            self._meet(replica)
 
-    def _meet_pod(self, pod: kubernetes.Pod) -> None:
-        """Begins to read a pod the first time it is seen to have started: before, there is nothing,
-        and asking again and again would cost the first line a pause."""
+    def _meet_pod(self, pod: core.Pod) -> None:
+        """Starts to read a pod when it has started: before, it has no log, and polling would delay
+        its first line."""
         if pod.status.phase not in ("", "Pending"):
-            self._meet(_member(pod))
+            self._meet(_replica_log(pod))
 
-    def _meet(self, member: _Member) -> None:
-        key = dataclasses.replace(member, kept="")
-        if key not in self.tasks and member.uid not in self._past:
-            self.tasks[key] = asyncio.create_task(self._read_to_end(member))
+    def _meet(self, replica: _ReplicaLog) -> None:
+        key = dataclasses.replace(replica, kept="")
+        if key not in self.tasks and replica.uid not in self._past:
+            self.tasks[key] = asyncio.create_task(self._read_to_end(replica))
 
-    async def last_words(self, on_trouble: Callable[[str], None]) -> None:
-        """Lets the readers come to their end; tells of those that cannot."""
+    async def report_last(self, on_trouble: Callable[[str], None]) -> None:
+        """Waits for the readers to end; reports those that cannot."""
         if not self.tasks:
             return
-        _, unfinished = await asyncio.wait(self.tasks.values(), timeout=_LAST_WORDS)
-        for member, reader in self.tasks.items():
+        _, unfinished = await asyncio.wait(self.tasks.values(), timeout=_DRAIN_TIMEOUT)
+        self.check_sink()
+        for replica, reader in self.tasks.items():
             if reader in unfinished:
-                on_trouble(f"The log of {member.pod} could not be read to its end.")
+                on_trouble(f"The log of {replica.pod} could not be read to its end.")
             elif problem := reader.exception():
-                on_trouble(f"The log of {member.pod} could not be read: {problem}")
+                on_trouble(f"The log of {replica.pod} could not be read: {problem}")
 
-    async def _read_to_end(self, member: _Member) -> None:
-        """One member's log until it ends; a broken connection resumes after what was already read.
+    async def _read_to_end(self, replica: _ReplicaLog) -> None:
+        """Reads one replica's log to its end; after a lost connection it continues behind the lines
+        already read.
 
-        Of a tail, or of what is younger than some time, the place in the log is not known: it
-        resumes by time, and may repeat a second of it.
+        With a tail or a start time the position in the log is unknown: it continues by time, and
+        may repeat a second.
         """
-        cursor, looks = self._cursor(), _LOOKS
-        while not member.kept:
+        cursor, looks = self._cursor(), _ARCHIVE_ATTEMPTS
+        while not replica.kept:
             try:
-                await _copy(self._store, self._choice, member, self._sink, cursor, follow=True)
+                await _copy(self._store, self._choice, replica, self._sink, cursor, follow=True)
             except errors.NotFound:
                 break
             except errors.Unavailable:
-                # The server or the node is away for a moment; the log is not.
+                # The server or the node is unreachable for a moment; the log still exists.
                 await asyncio.sleep(_RETRY)
                 continue
             except errors.BadRequest:
                 pass  # not started yet; and if it has ended, it never will
             else:
                 looks = 1
-            state = await self._state(member)
+            state = await self._state(replica)
             if state == "ended" or (state == "gone" and cursor.by_time):
                 return
             if state == "gone":
@@ -290,20 +313,20 @@ class _Readers:
             await asyncio.sleep(_RETRY)
         while looks:
             with contextlib.suppress(errors.Unavailable):
-                if await _rest(self._store, self._choice, member, self._sink, cursor):
+                if await _rest(self._store, self._choice, replica, self._sink, cursor):
                     return
                 looks -= 1
             if looks:
                 await asyncio.sleep(_RETRY)
 
-    async def _state(self, member: _Member) -> Literal["there", "ended", "gone"]:
+    async def _state(self, replica: _ReplicaLog) -> Literal["there", "ended", "gone"]:
         try:
-            current = await self._store.get(kubernetes.Pod, member.pod, self._choice.namespace)
+            current = await self._store.get(core.Pod, replica.pod, self._choice.namespace)
         except errors.NotFound:
             return "gone"
         except errors.Unavailable:
             return "there"
-        if current.uid != member.uid:
+        if current.uid != replica.uid:
             return "gone"
         return "ended" if current.status.phase in ("Succeeded", "Failed") else "there"
 
@@ -313,7 +336,7 @@ class _Readers:
 
 @dataclasses.dataclass(slots=True)
 class _Cursor:
-    """How far a pod's log was read."""
+    """The position up to which a pod's log was read."""
 
     tail: int | None = None
     since: int | None = None
@@ -325,7 +348,7 @@ class _Cursor:
         return self.tail is not None or self.since is not None
 
     def query(self) -> tuple[int, int | None, int | None]:
-        """Bytes to pass over, lines of tail, seconds to look back, for the next request."""
+        """Bytes to skip, tail lines and seconds back, for the next request."""
         if not self.by_time:
             return self.seen, None, None
         if not self.seen:
@@ -334,63 +357,63 @@ class _Cursor:
 
 
 async def _rest(
-    store: LogStore, choice: Choice, member: _Member, sink: Sink, cursor: _Cursor
+    store: LogStore, choice: Choice, replica: _ReplicaLog, sink: Sink, cursor: _Cursor
 ) -> bool:
-    """What is kept of a member's log beyond the cursor; False if nothing is."""
-    found = [member] if member.kept else await _kept(store, choice)
+    """Reads the archived log of a replica beyond the cursor; False if there is none."""
+    found = [replica] if replica.kept else await _kept(store, choice)
     for each in found:
-        if each.uid == member.uid:
-            with contextlib.suppress(errors.NotFound):  # swept in this moment
+        if each.uid == replica.uid:
+            with contextlib.suppress(errors.NotFound):  # deleted at this moment
                 await _copy(store, choice, each, sink, cursor)
                 return True
     return False
 
 
-async def _kept(store: LogStore, choice: Choice) -> list[_Member]:
-    """Members that are gone and whose logs are kept, oldest first; none where nobody does."""
+async def _kept(store: LogStore, choice: Choice) -> list[_ReplicaLog]:
+    """Replicas with archived logs, oldest first; empty if the engine archives no logs."""
     status, _, body = await store.raw("GET", _path(choice))
     if status in (403, 404):
         return []
     if status >= 300:
         raise errors.from_status({}, status)
     found = [
-        _Member(told["attempt"], told["role"], told["index"], told["pod"], told["uid"],
-                told["name"])
-        for told in json.loads(body)["items"]
+        _ReplicaLog(entry["attempt"], entry["role"], entry["index"], entry["pod"], entry["uid"],
+                entry["name"])
+        for entry in json.loads(body)["items"]
     ]  # fmt: skip
-    return [member for member in found if choice.has(member)]
+    return [replica for replica in found if choice.has(replica)]
 
 
 def _path(choice: Choice) -> str:
-    return f"{PLATFORM}/namespaces/{choice.namespace}/runs/{choice.run}/logs"
+    return f"{platform_api.PATH}/namespaces/{choice.namespace}/runs/{choice.run}/logs"
 
 
 async def _copy(
     store: LogStore,
     choice: Choice,
-    member: _Member,
+    replica: _ReplicaLog,
     sink: Sink,
     cursor: _Cursor,
     *,
     follow: bool = False,
 ) -> None:
-    """Hands each line to the sink and moves the cursor."""
+    """Passes each line to the sink and moves the cursor."""
     skip, tail, since = cursor.query()
-    if member.kept:
+    if replica.kept:
         asked = (("tailLines", tail), ("sinceSeconds", since))
         query = [(name, str(value)) for name, value in asked if value is not None]
-        stream = store.text(f"{_path(choice)}/{member.kept}", query)
+        stream = store.text(f"{_path(choice)}/{replica.kept}", query)
     else:
         stream = store.logs(
-            member.pod, choice.namespace, follow=follow, tail_lines=tail, since_seconds=since
+            replica.pod, choice.namespace, follow=follow, tail_lines=tail, since_seconds=since
         )
-    # Closed also when the sink fails, as with `| head`.
+    # Closed also if the sink fails, as with `| head`.
     async with contextlib.aclosing(stream) as chunks:
-        await _lines(chunks, skip, member, sink, cursor)
+        await _lines(chunks, skip, replica, sink, cursor)
 
 
 async def _lines(
-    chunks: AsyncIterable[bytes], skip: int, member: _Member, sink: Sink, cursor: _Cursor
+    chunks: AsyncIterable[bytes], skip: int, replica: _ReplicaLog, sink: Sink, cursor: _Cursor
 ) -> None:
     rest = b""
     async for chunk in chunks:
@@ -398,23 +421,23 @@ async def _lines(
         cursor.heard_at = time.monotonic()
         *lines, rest = (rest + fresh).split(b"\n")
         for line in lines:
-            # A line that breaks off with the connection is read again.
+            # A line that is cut off by a lost connection is read again.
             cursor.seen += len(line) + 1
-            sink(Line(member.role, member.index, _text(line), member.attempt))
+            sink(Line(replica.role, replica.index, _text(line), replica.attempt))
     if rest:
         cursor.seen += len(rest)
-        sink(Line(member.role, member.index, _text(rest), member.attempt))
+        sink(Line(replica.role, replica.index, _text(rest), replica.attempt))
 
 
 def _text(line: bytes) -> str:
     return line.decode(errors="replace").rstrip("\r")
 
 
-def _member(pod: kubernetes.Pod) -> _Member:
+def _replica_log(pod: core.Pod) -> _ReplicaLog:
     labels = pod.metadata.labels or {}
     role = labels.get(run.LABEL_ROLE, pod.name)
     attempt, index = (_number(labels.get(key, "")) for key in (run.LABEL_ATTEMPT, run.LABEL_INDEX))
-    return _Member(attempt, role, index, pod.name, pod.uid)
+    return _ReplicaLog(attempt, role, index, pod.name, pod.uid)
 
 
 def _number(text: str) -> int:

@@ -1,8 +1,7 @@
-"""Functions as work: packed with cloudpickle, sent through a mailbox of the server, results back.
+"""Function calls and their results, exchanged through a mailbox on the server.
 
-`run(function)` is one Run whose members each call the function once; `executor` keeps workers that
-take call after call. Results are unpickled only if they came out of a mailbox that we made and
-whose token only our pods have.
+Calls are pickled with cloudpickle. A result is unpickled only if it comes from a mailbox that this
+client created, whose token only the client's own pods have.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from windlass.kinds import kubernetes, run
-from windlass.kinds.meta import ObjectMeta
-from windlass.sdk import failures, handles, runs
-from windlass.sdk.handles import AsyncRunHandle
-from windlass.sdk.options import Options
+from windlass.kinds.types import core, run
+from windlass.kinds.types.meta import ObjectMeta
+from windlass.sdk import platform_api
+from windlass.sdk.errors import CannotShip, RemoteError, RemoteTraceback, RunFailed
+from windlass.sdk.run_options import Options
 from windlass.store import errors
-from windlass.store.kubernetes import access as accesses
 from windlass.store.kubernetes.client import KubernetesStore
+from windlass.store.kubernetes.config import model as accesses
 
-if TYPE_CHECKING:
-    from windlass.sdk.aio import AsyncClient
+ANNOTATION = "windlass.dev/calls"
+"""Annotation of a Run that calls a function: the name of the mailbox that receives its result."""
 
 _LAUNCH = """\
 import os,ssl,sys,time,urllib.request as u
@@ -50,7 +49,7 @@ sys.exit(w.main(w.from_environment()))
 
 
 class Mailbox:
-    """The owner's side of a mailbox."""
+    """The client's side of a mailbox."""
 
     def __init__(
         self,
@@ -59,22 +58,22 @@ class Mailbox:
         name: str,
         made: Mapping[str, str] | None = None,
     ) -> None:
-        """`made`: what the server said when it was made, if it was just now."""
+        """`made`: the server's answer to the creation, if this client has just created it."""
         self._made = made or {}
         self._store = store
         self.namespace = namespace
         self.name = name
-        self._path = f"{handles.PLATFORM}/namespaces/{namespace}/mailboxes/{name}"
+        self._path = f"{platform_api.PATH}/namespaces/{namespace}/mailboxes/{name}"
 
     @classmethod
     async def create(cls, store: KubernetesStore, namespace: str) -> Mailbox:
-        path = f"{handles.PLATFORM}/namespaces/{namespace}/mailboxes"
+        path = f"{platform_api.PATH}/namespaces/{namespace}/mailboxes"
         status, _, body = await store.raw("POST", path)
-        answer = handles.json_of(body)
+        answer = platform_api.json_object(body)
         if status >= 300:
             if status == 404 and answer.get("reason") == "NotFound":
                 raise errors.NotFound(
-                    "this server does not carry functions; hand in a command, or use `windlass up`"
+                    "this server does not run functions; submit a command, or use `windlass up`"
                 )
             raise errors.from_status(answer, status)
         box = cls(store, namespace, answer["name"], answer)
@@ -83,6 +82,10 @@ class Mailbox:
 
     async def put(self, key: str, call: bytes) -> None:
         await self._ask("PUT", f"/calls/{key}", call)
+
+    async def beat(self, number: int) -> None:
+        """A heartbeat to the workers: they end if the number stays the same."""
+        await self._ask("PUT", "/calls/heartbeat", str(number).encode())
 
     async def forget(self, key: str) -> None:
         await self._ask("DELETE", f"/calls/{key}")
@@ -95,28 +98,28 @@ class Mailbox:
 
     async def events(self, epoch: str, after: int) -> dict[str, Any]:
         query = [("epoch", epoch), ("after", str(after)), ("wait", "true")]
-        return handles.json_of(await self._ask("GET", "/events", query=query))
+        return platform_api.json_object(await self._ask("GET", "/events", query=query))
 
     async def delete(self) -> None:
         await self._ask("DELETE", "")
 
-    def secret(self, name: str) -> kubernetes.Secret:
-        """What a pod needs to reach its side of the mailbox."""
+    def secret(self, name: str) -> core.Secret:
+        """The Secret with which a pod reaches its side of the mailbox."""
         server, authority = self._made.get("server", ""), self._made.get("authority", "")
         if not server:
-            server, authority = self._as_we_do()
+            server, authority = self._own_access()
         content = {
             "WINDLASS_CALLS_URL": server + self._path,
             "WINDLASS_CALLS_TOKEN": self._made["token"],
             "WINDLASS_CALLS_CA": authority,
         }
-        return kubernetes.Secret(
+        return core.Secret(
             metadata=ObjectMeta(name=name, namespace=self.namespace),
             string_data=content,
         )
 
-    def _as_we_do(self) -> tuple[str, str]:
-        """Where we reach the server, and the authority that we trust."""
+    def _own_access(self) -> tuple[str, str]:
+        """The address and the certificate authority that this client uses."""
         access = self._store.access
         cluster = access.cluster
         authority = accesses.pem(
@@ -128,7 +131,7 @@ class Mailbox:
         return access.address, (authority or b"").decode()
 
     def command(self, options: Options) -> list[str]:
-        """How its workers are started."""
+        """The command of its workers."""
         return command(options, self._made.get("python", ""))
 
     async def _ask(
@@ -143,50 +146,50 @@ class Mailbox:
             query=query,
         )  # fmt: skip
         if status >= 300:
-            raise errors.from_status(handles.json_of(answer), status)
+            raise errors.from_status(platform_api.json_object(answer), status)
         return answer
 
 
 def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """The call as bytes; CannotShip if something in it cannot leave this process."""
+    """The call as bytes; CannotShip if a part of it cannot be pickled."""
     import cloudpickle
 
     try:
         return cast(bytes, cloudpickle.dumps((function, tuple(args), dict(kwargs))))
     except Exception as problem:
         name = getattr(function, "__qualname__", repr(function))
-        raise failures.CannotShip(
-            f"{name} and its arguments cannot be sent to a worker ({problem}); what is open or "
-            "running (files, locks, connections) must be made inside the function"
+        raise CannotShip(
+            f"{name} and its arguments cannot be sent to a worker ({problem}); create open "
+            "files, locks and connections inside the function"
         ) from problem
 
 
 def unpack(result: bytes) -> Any:
-    """The value, or raises what the function raised, with the traceback there as its cause."""
+    """The return value, or raises the function's exception with its traceback as the cause."""
     letter, content = result[:1], result[1:]
     if letter == b"R":
         return pickle.loads(content)  # noqa: S301 (from a pod of ours; see the module)
-    packed, kind, words, text = pickle.loads(content)  # noqa: S301
+    packed, kind, message, text = pickle.loads(content)  # noqa: S301
     error: BaseException | None = None
     if packed is not None:
         try:
             error = pickle.loads(packed)  # noqa: S301
-        except Exception:  # its class is not here, or its constructor wants more
+        except Exception:  # its class is missing here, or its constructor needs more arguments
             error = None
     if not isinstance(error, BaseException):
-        error = failures.RemoteError(kind, words)
-    error.__cause__ = failures.RemoteTraceback(text)
+        error = RemoteError(kind, message)
+    error.__cause__ = RemoteTraceback(text)
     raise error
 
 
 @functools.cache
 def bootstrap() -> bytes:
-    """The worker and cloudpickle as one zip file: a pod needs Python and nothing else."""
+    """The worker and cloudpickle as one zip file: a pod needs only Python."""
     import cloudpickle
 
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.write(Path(__file__).with_name("worker.py"), "windlass_worker.py")
+        archive.write(Path(__file__).parent / "executor" / "worker.py", "windlass_worker.py")
         folder = Path(cloudpickle.__file__).parent
         for path in sorted(folder.glob("*.py")):
             archive.write(path, f"cloudpickle/{path.name}")
@@ -194,65 +197,27 @@ def bootstrap() -> bytes:
 
 
 def command(options: Options, there: str = "") -> list[str]:
-    """How a worker is started: with this very Python, unless the options name another, or pods do
-    not run on this machine's files and have one of their own."""
+    """The command of a worker: this Python, unless the options choose another, or `there` names the
+    Python of pods that do not use this machine's files."""
     own = options.get("python") or options.get("requirements") or options.get("image")
     return ["python" if own else there or sys.executable, "-c", _LAUNCH]
 
 
-async def submit(
-    client: AsyncClient, function: Callable[..., Any], args: Sequence[Any], options: Options
-) -> AsyncRunHandle:
-    """A run whose members each call the function once."""
-    packed = pack(function, args, {})
-    name = options.get("name") or runs.name_for([getattr(function, "__name__", "function")])
-    box = await Mailbox.create(client.store, client.namespace)
-    try:
-        await box.put("function", packed)
-        secret = await client.store.create(box.secret(f"{name}-calls"))
-        words = cast(Options, dict(options))
-        words["name"] = name
-        words["secrets"] = [*options.get("secrets", ()), secret.name]
-        words["env"] = {**options.get("env", {}), "WINDLASS_CALLS_MODE": "run"}
-        words["annotations"] = {**options.get("annotations", {}), handles.CALLS: box.name}
-        try:
-            made = await client.runs.submit(box.command(options), **words)
-        except BaseException:
-            await client.store.delete(kubernetes.Secret, secret.name, client.namespace)
-            raise
-    except BaseException:
-        await box.delete()
-        raise
-    await own(client.store, secret.name, [made.run])
-    return made
+def name_for(of: run.Run) -> str:
+    """The mailbox of a run that calls a function; empty for a run of a command."""
+    return (of.metadata.annotations or {}).get(ANNOTATION, "")
 
 
-async def own(store: KubernetesStore, secret: str, owners: Sequence[run.Run]) -> None:
-    """The Secret goes when the runs that use it have gone."""
-    listed = [
-        {
-            "apiVersion": run.Run.resource.api_version,
-            "kind": "Run",
-            "name": each.name,
-            "uid": each.uid,
-        }
-        for each in owners
-    ]
-    await store.patch(
-        kubernetes.Secret, secret, owners[0].namespace,
-        patch={"metadata": {"ownerReferences": listed}},
-    )  # fmt: skip
-
-
-async def results(store: KubernetesStore, ended: run.Run, mailbox: str) -> Any:
-    """What the members of an ended run returned; raises what the first that failed raised."""
-    box = Mailbox(store, ended.namespace, mailbox)
+async def results(store: KubernetesStore, ended: run.Run) -> Any:
+    """The return value of the function that an ended run called; a list by rank if the run has
+    several replicas. Raises the exception of the first replica whose call failed."""
+    box = Mailbox(store, ended.namespace, name_for(ended))
     members = ended.spec.roles[0].replicas
     found = [await box.result(str(rank)) for rank in range(members)]
     for result in found:
         if result is not None and result[:1] == b"E":
             unpack(result)
     if ended.status.phase != "Succeeded" or None in found:
-        raise failures.RunFailed(ended)
+        raise RunFailed(ended)
     values = [unpack(result) for result in found if result is not None]
     return values[0] if members == 1 else values

@@ -1,95 +1,117 @@
-"""Runs from the user's side: build one, hand it in, wait until it has ended."""
+"""Builds Run objects from options, and waits until a run has ended."""
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
-from windlass.kinds import run
-from windlass.kinds.meta import ObjectMeta
-from windlass.sdk.options import Options
+from windlass.kinds import annotations as known
+from windlass.kinds.types import run
+from windlass.kinds.types.meta import ObjectMeta
+from windlass.sdk.run_options import Options
 
 if TYPE_CHECKING:
-    from windlass.store.client import Store
+    from windlass.store.interface import Store
 
 LETTERS = "bcdfghjkmnpqrstvwxz23456789"
 
 
-def build(command: Sequence[str], *, namespace: str = "", **words: Unpack[Options]) -> run.Run:
-    """A Run of one role from the words of `options.Options`.
+def build(command: Sequence[str], *, namespace: str = "", **given: Unpack[Options]) -> run.Run:
+    """A Run of one role from `run_options.Options`.
 
-    A word that is None or empty counts as not said. Without a name it gets one from the command.
+    An option that is None or empty counts as absent. The default name comes from the command.
 
     >>> made = build(["python", "train.py"], name="first", workers=2, gpus=1, timeout="2h")
     >>> made.spec.roles[0].replicas, made.spec.roles[0].devices[0].count, made.spec.duration.max
     (2, 1, '2h')
     """
-    said: dict[str, Any] = {key: value for key, value in words.items() if value not in (None, "")}
-    unknown = said.keys() - Options.__annotations__.keys()
-    if unknown:
-        known = ", ".join(sorted(Options.__annotations__))
-        raise TypeError(f"{', '.join(sorted(unknown))}: no such option of a run; there are {known}")
-    spec = run.RunSpec(
-        roles=[_role(command, said)],
-        queue=said.get("queue"),
-        user=said.get("user"),
-        framework=said.get("framework", "process"),
-        placement=_placement(said),
-        environment=_part(
-            run.Environment,
-            image=said.get("image"),
-            python=said.get("python"),
-            requirements=_listed(said, "requirements"),
-            setup=said.get("setup"),
-        ),
-        code=run.Code(digest=said["code"]) if "code" in said else None,
-        mounts=[_mount(path, what) for path, what in said.get("mounts", {}).items()] or None,
-        duration=_part(
-            run.Durations,
-            expected=said.get("expected"),
-            max=said.get("timeout"),
-            start=said.get("start_timeout"),
-        ),
-        retries=_given(run.Retries, limit=said.get("retries"), causes=_listed(said, "retry_on")),
-        checkpoint=_given(
-            run.Checkpoint,
-            signal=said.get("signal"),
-            grace=said.get("grace"),
-            path=said.get("checkpoint"),
-        ),
-        overrides=_part(
-            run.Overrides,
-            labels=_mapping(said, "labels"),
-            annotations=_mapping(said, "annotations"),
-        ),
-        ttl_after_finished=said.get("keep"),
-        **{key: said[key] for key in _SAME if key in said},
-    )
+    options: dict[str, Any] = {
+        key: value for key, value in given.items() if value not in (None, "")
+    }
+    check_names(given)
     metadata = ObjectMeta(
-        name=said.get("name") or name_for(command),
+        name=options.get("name") or name_for(command),
         namespace=namespace,
-        labels=_mapping(said, "labels"),
-        annotations=_mapping(said, "annotations"),
+        labels=_mapping(options, "labels"),
+        annotations=_mapping(options, "annotations"),
     )
-    return run.Run(metadata=metadata, spec=spec)
+    return run.Run(metadata=metadata, spec=_spec(command, options))
+
+
+_OTHER_NAMES = {
+    "mem": "memory", "ram": "memory", "replicas": "workers", "num_workers": "workers",
+    "num_gpus": "gpus", "num_cpus": "cpus", "environment": "env", "packages": "requirements",
+    "pip": "requirements", "time_limit": "timeout", "max_retries": "retries",
+}  # fmt: skip
+"""Names that other systems give to the options."""
+
+
+def check_names(options: Iterable[str], work: object = None) -> None:
+    """TypeError for names that are no options of a run, each with the option that it resembles;
+    if there is none, with all options. `work`: what is submitted, for a hint on functions."""
+    unknown = sorted(set(options) - Options.__annotations__.keys())
+    if not unknown:
+        return
+    found = []
+    for name in unknown:
+        similar = difflib.get_close_matches(name.lower(), Options.__annotations__, n=1)
+        guess = _OTHER_NAMES.get(name.lower()) or (similar[0] if similar else "")
+        hint = f"; did you mean {guess}?" if guess else ""
+        found.append(f"{name} is not an option of a run{hint}")
+    text = ", ".join(found)
+    if "did you mean" not in text:
+        text += f"; options are {', '.join(sorted(Options.__annotations__))}"
+    if callable(work):
+        text += " (arguments of the function are given by position, or with functools.partial)"
+    raise TypeError(text)
 
 
 _SAME = ("priority", "preemptible", "suspend", "restart")
-"""Words that the spec has, too."""
+"""Options with the name of a field of the spec."""
 
 
 def name_for(command: Sequence[str]) -> str:
-    """`python train.py` -> `train-x7k2p`: readable, and unlikely to be taken."""
+    """`python train.py` -> `train-x7k2p`: readable, with a random suffix."""
     words = [word.rpartition("/")[2] for word in command if not word.startswith("-")]
     script = next((word for word in words if "." in word.strip(".")), words[0] if words else "run")
     stem = re.sub(r"[^a-z0-9]+", "-", script.partition(".")[0].lower()).strip("-")
     if not stem[:1].isalpha():
         stem = f"run-{stem}".strip("-")
-    tail = "".join(LETTERS[byte % len(LETTERS)] for byte in os.urandom(5))
-    return f"{stem[: run.MAX_NAME - 6].rstrip('-')}-{tail}"
+    return f"{stem[: run.MAX_NAME - 6].rstrip('-')}-{_random_suffix()}"
+
+
+def mark(value: dict[str, Any]) -> None:
+    """Marks a Run for `submission.create`, and gives it its name if the server would: a second
+    request needs the same."""
+    metadata = value.setdefault("metadata", {})
+    own = {known.SUBMISSION: os.urandom(12).hex()}
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), **own}
+    if not metadata.get("name") and metadata.get("generateName"):
+        metadata["name"] = metadata["generateName"] + _random_suffix()
+
+
+def references(value: dict[str, Any]) -> list[tuple[str, str]]:
+    """The Secrets and ConfigMaps that the replicas of a Run need, as kind and name, each once."""
+    spec = value.get("spec") or {}
+    found: dict[tuple[str, str], None] = {}
+    for role in spec.get("roles") or ():
+        for source in role.get("envFrom") or ():
+            for kind in ("secret", "config"):
+                if source.get(kind):
+                    found[kind, source[kind]] = None
+    for mount in spec.get("mounts") or ():
+        kind, _, name = str(mount.get("from") or "").partition(":")
+        if kind in ("secret", "config") and name:
+            found[kind, name] = None
+    return list(found)
+
+
+def _random_suffix() -> str:
+    return "".join(LETTERS[byte % len(LETTERS)] for byte in os.urandom(5))
 
 
 async def wait(
@@ -99,12 +121,13 @@ async def wait(
     on_change: Callable[[run.Run], None] = lambda _run: None,
     made: run.Run | None = None,
 ) -> run.Run:
-    """The Run as it ended; `on_change` sees every state on the way. NotFound if it is deleted.
-    `made`: as it was just written, so that it need not be asked for."""
-    # Imported late: who only builds a run, such as a command that sends it ahead, needs none.
+    """Waits until the run has ended and returns it; calls `on_change` for every state on the way.
+    NotFound if it is deleted.
+    `made`: the Run as just created, so that it need not be read again."""
+    # Imported late: a command that only builds a run does not need it.
     from windlass.sdk import watching
     from windlass.store import errors
-    from windlass.store.client import ObjectList
+    from windlass.store.interface import ObjectList
 
     start = None if made is None else ObjectList([made], made.metadata.resource_version)
     stream = watching.changes(
@@ -114,7 +137,7 @@ async def wait(
         async for change, current in changes:
             if change == "DELETED":
                 raise errors.NotFound(
-                    f"run {name} was deleted while it was waited for; submit it again to run it"
+                    f"run {name} was deleted while the client waited for it; submit it again"
                 )
             on_change(current)
             if current.finished:
@@ -123,68 +146,111 @@ async def wait(
 
 
 def exit_code(ended: run.Run) -> int:
-    """The job's own exit code; 1 if it ended badly without one."""
+    """The job's exit code; 1 if it failed without one."""
     if ended.status.phase == "Succeeded":
         return 0
     return ended.status.exit_code or 1
 
 
-def _role(command: Sequence[str], said: dict[str, Any]) -> run.Role:
+def _spec(command: Sequence[str], options: dict[str, Any]) -> run.RunSpec:
+    return run.RunSpec(
+        roles=[_role(command, options)],
+        queue=options.get("queue"),
+        user=options.get("user"),
+        framework=options.get("framework", "process"),
+        placement=_placement(options),
+        environment=_part(
+            run.Environment,
+            image=options.get("image"),
+            python=options.get("python"),
+            requirements=_listed(options, "requirements"),
+            setup=options.get("setup"),
+        ),
+        code=run.Code(digest=options["code"]) if "code" in options else None,
+        mounts=[_mount(path, what) for path, what in options.get("mounts", {}).items()] or None,
+        duration=_part(
+            run.Durations,
+            expected=options.get("expected"),
+            max=options.get("timeout"),
+            start=options.get("start_timeout"),
+        ),
+        retries=_given(
+            run.Retries, limit=options.get("retries"), causes=_listed(options, "retry_on")
+        ),
+        checkpoint=_given(
+            run.Checkpoint,
+            signal=options.get("signal"),
+            grace=options.get("grace"),
+            path=options.get("checkpoint"),
+        ),
+        overrides=_part(
+            run.Overrides,
+            labels=_mapping(options, "labels"),
+            annotations=_mapping(options, "annotations"),
+        ),
+        ttl_after_finished=options.get("keep"),
+        **{key: options[key] for key in _SAME if key in options},
+    )
+
+
+def _role(command: Sequence[str], options: dict[str, Any]) -> run.Role:
     role = run.Role(
         command=list(command),
-        replicas=said.get("workers", 1),
-        min_replicas=said.get("min_workers"),
-        env=_mapping(said, "env"),
+        replicas=options.get("workers", 1),
+        min_replicas=options.get("min_workers"),
+        env=_mapping(options, "env"),
         env_from=[
-            *(run.EnvFrom(secret=name) for name in said.get("secrets", ())),
-            *(run.EnvFrom(config=name) for name in said.get("configs", ())),
+            *(run.EnvFrom(secret=name) for name in options.get("secrets", ())),
+            *(run.EnvFrom(config=name) for name in options.get("configs", ())),
         ]
         or None,
-        ports=[run.Port(name=name, port=port) for name, port in said.get("ports", {}).items()]
+        ports=[run.Port(name=name, port=port) for name, port in options.get("ports", {}).items()]
         or None,
         resources=_given(
             run.Resources,
-            cpu=_amount(said.get("cpus")),
-            memory=said.get("memory"),
-            shm=said.get("shm"),
+            cpu=_amount(options.get("cpus")),
+            memory=options.get("memory"),
+            shm=options.get("shm"),
         ),
-        devices=_devices(said) or None,
+        devices=_devices(options) or None,
     )
-    if "resize" in said:
-        role.resize = said["resize"]
+    if "resize" in options:
+        role.resize = options["resize"]
     return role
 
 
-def _devices(said: dict[str, Any]) -> list[run.Device]:
-    asked = said.get("gpus", 0)
-    models = _listed(said, "gpu_models")
+def _devices(options: dict[str, Any]) -> list[run.Device]:
+    models = _listed(options, "gpu_models")
+    asked = options.get("gpus", 1 if models else 0)
     found = []
     if isinstance(asked, str) and "/" in asked:
         found.append(run.Device(kind="gpu", share=asked, models=models))
     elif float(asked) % 1:
-        import fractions  # late: few ask for parts, and everybody would wait for it
+        import fractions  # imported late, because few runs use shares
 
         part = fractions.Fraction(str(asked)).limit_denominator(100)
         found.append(run.Device(kind="gpu", share=str(part), models=models))
     elif int(asked):
         found.append(run.Device(kind="gpu", count=int(asked), models=models))
-    return found + [run.Device(kind=kind, count=n) for kind, n in said.get("devices", {}).items()]
+    return found + [
+        run.Device(kind=kind, count=n) for kind, n in options.get("devices", {}).items()
+    ]
 
 
-def _placement(said: dict[str, Any]) -> run.Placement:
+def _placement(options: dict[str, Any]) -> run.Placement:
     choice = _part(
         run.NodeChoice,
-        selector=_mapping(said, "nodes"),
-        tolerations=[_toleration(text) for text in said.get("tolerations", ())] or None,
+        selector=_mapping(options, "nodes"),
+        tolerations=[_toleration(text) for text in options.get("tolerations", ())] or None,
     )
     placement: run.Placement = _given(
         run.Placement,
-        gang=said.get("gang"),
-        pack=said.get("pack"),
-        movable=said.get("movable"),
+        gang=options.get("gang"),
+        pack=options.get("pack"),
+        movable=options.get("movable"),
     )
     placement.nodes = choice
-    if level := said.get("topology", ""):
+    if level := options.get("topology", ""):
         mode: Literal["required", "preferred"] = "required" if level[-1] == "!" else "preferred"
         placement.topology = run.Topology(level=level.rstrip("!"), mode=mode)
     return placement
@@ -213,19 +279,19 @@ def _amount(value: float | str | None) -> str | None:
     return None if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _listed(said: dict[str, Any], key: str) -> list[Any] | None:
-    return list(said.get(key, ())) or None
+def _listed(options: dict[str, Any], key: str) -> list[Any] | None:
+    return list(options.get(key, ())) or None
 
 
-def _mapping(said: dict[str, Any], key: str) -> dict[str, Any] | None:
-    return dict(said.get(key, {})) or None
+def _mapping(options: dict[str, Any], key: str) -> dict[str, Any] | None:
+    return dict(options.get(key, {})) or None
 
 
 def _given(cls: Any, **values: Any) -> Any:
-    """The struct, with its own defaults for what was not said."""
+    """The struct, with its defaults for absent values."""
     return cls(**{key: value for key, value in values.items() if value is not None})
 
 
 def _part(cls: Any, **values: Any) -> Any:
-    """The same, or nothing if nothing was said."""
+    """The same; None if all values are absent."""
     return _given(cls, **values) if any(value is not None for value in values.values()) else None

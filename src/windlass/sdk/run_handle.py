@@ -1,30 +1,28 @@
-"""One run in the user's hand, for asynchronous programs; `client.RunHandle` is the plain form."""
+"""The asynchronous handle of a run; `sync_client.RunHandle` is its synchronous form."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Literal
 
-from windlass.kinds import duration, run
-from windlass.sdk import failures, logs, runs, watching
+from windlass.kinds import codec
+from windlass.kinds.types import run
+from windlass.kinds.values import duration
+from windlass.sdk import logs, mailbox, platform_api, run_builder, submission, watching
+from windlass.sdk.errors import CannotRun, RunFailed
 from windlass.store import errors
 from windlass.store.kubernetes.client import KubernetesStore
 
-PLATFORM = logs.PLATFORM
-CALLS = "windlass.dev/calls"
-"""Annotation of a Run that runs a function: the mailbox that its result lies in."""
-
 
 class AsyncRunHandle:
-    """A run that was handed in: wait for it, read it, change it."""
+    """A submitted run: wait for it, read it, change it."""
 
-    def __init__(self, store: KubernetesStore, current: run.Run) -> None:
+    def __init__(self, store: KubernetesStore, current: run.Run, *, forced: bool = False) -> None:
         self._store = store
+        self._forced = forced
         self.run = current
-        """The Run as it was last seen."""
+        """The Run as last read."""
 
     @property
     def name(self) -> str:
@@ -43,7 +41,7 @@ class AsyncRunHandle:
         return self.run
 
     async def status(self) -> run.RunStatus:
-        """What it is doing now, and why."""
+        """The status as it is now."""
         return (await self.refresh()).status
 
     async def wait(
@@ -51,32 +49,41 @@ class AsyncRunHandle:
         timeout: float | None = None,  # noqa: ASYNC109 (as in concurrent.futures)
         on_change: Callable[[run.Run], None] = lambda _run: None,
     ) -> run.Run:
-        """The Run as it ended, well or not; TimeoutError if it has not by then."""
+        """Waits until the run has ended, and returns it; TimeoutError if it has not ended in
+        time."""
         try:
             async with asyncio.timeout(timeout):
-                self.run = await runs.wait(self._store, self.name, self.namespace, on_change)
+                self.run = await run_builder.wait(self._store, self.name, self.namespace, on_change)
         except TimeoutError:
             phase = self.run.status.phase
             raise TimeoutError(
-                f"run {self.name} has not ended within {timeout:g} s (it was {phase} when last "
-                f"looked at); it goes on: wait again, see .why(), or end it with .stop()"
+                f"run {self.name} has not ended within {timeout:g} s (last seen "
+                f"{phase}); it was not stopped: wait again, see .why(), or stop it with .stop()"
             ) from None
         return self.run
 
     async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109
-        """What the function returned (a list by rank, if it ran in several workers).
+        """The return value of the function (a list by rank, if it ran in several workers).
 
-        Of a command: None. Raises what the function raised, or `RunFailed`.
+        None for a command. Raises the exception of the function, `RunFailed`, or, unless it was
+        submitted with `force`, `CannotRun` if this cluster cannot run it any more; it stays queued.
         """
-        ended = await self.wait(timeout)
-        mailbox = (ended.metadata.annotations or {}).get(CALLS)
-        if mailbox:
-            from windlass.sdk import functions
-
-            return await functions.results(self._store, ended, mailbox)
+        ended = await self.wait(timeout, self._refuse_unresolvable)
+        if mailbox.name_for(ended):
+            return await mailbox.results(self._store, ended)
         if ended.status.phase != "Succeeded":
-            raise failures.RunFailed(ended)
+            raise RunFailed(ended)
         return None
+
+    def _refuse_unresolvable(self, current: run.Run) -> None:
+        status = current.status
+        is_waiting = status.phase in ("", "Queued")
+        if is_waiting and status.reason in platform_api.UNRESOLVABLE and not self._forced:
+            raise CannotRun(
+                status.reason,
+                f"run {current.name} stays queued: {status.message}",
+                "Stop it with .stop(), or wait until the cluster changes with .wait().",
+            )
 
     def logs(
         self,
@@ -88,7 +95,7 @@ class AsyncRunHandle:
         since: float | str | None = None,
         tail: int | None = None,
     ) -> AsyncGenerator[logs.Line, None]:
-        """The lines that members printed, of the last attempt if none is named; with `follow` until
+        """The log lines of the replicas, of the last attempt by default; with `follow` until
         the run ends."""
         choice = logs.Choice(
             self.name, self.namespace, role, rank, attempt, tail, since_seconds(since)
@@ -96,37 +103,41 @@ class AsyncRunHandle:
         return logs.stream(self._store, choice, following=follow)
 
     async def why(self) -> str:
-        """Why it is as it is: what it waits for, who holds that, when it starts, what to do."""
-        told = await self.explain()
-        state = ": ".join(filter(None, (told["phase"], told.get("reason"))))
-        return " ".join(filter(None, (f"{state}.", *told["sentences"], told.get("remedy"))))
+        """Why the run waits or failed, when it starts, and what to do."""
+        found = await self.explain()
+        state = ": ".join(filter(None, (found["phase"], found.get("reason"))))
+        return " ".join(filter(None, (f"{state}.", *found["sentences"], found.get("remedy"))))
 
     async def explain(self) -> dict[str, Any]:
-        """The whole story behind `why`, as data: phase, reason, sentences, start, remedy ..."""
-        path = f"{PLATFORM}/namespaces/{self.namespace}/runs/{self.name}/why"
+        """The explanation behind `why` as data: phase, reason, sentences, start, remedy ..."""
+        path = f"{platform_api.PATH}/namespaces/{self.namespace}/runs/{self.name}/why"
         status, _, body = await self._store.raw("GET", path)
         if status >= 300:
-            raise errors.from_status(json_of(body), status)
-        return json_of(body)
+            raise errors.from_status(platform_api.json_object(body), status)
+        return platform_api.json_object(body)
 
     async def stop(self) -> None:
-        """Ends it by the checkpoint contract; its record stays."""
+        """Stops the run by its checkpoint contract; its record stays."""
         await self._change({"stop": True})
 
     async def suspend(self) -> None:
-        """Stops it by the checkpoint contract and holds it."""
+        """Suspends the run; a running one is stopped by its checkpoint contract."""
         await self._change({"suspend": True})
 
     async def resume(self) -> None:
-        """Lets a held run go on."""
+        """Resumes a suspended run."""
         await self._change({"suspend": False})
 
-    async def scale(self, workers: int, *, role: str = "worker") -> None:
-        """Changes how many members a role has."""
+    async def scale(self, workers: int, *, role: str = "worker", force: bool = False) -> None:
+        """Changes the number of replicas of a role. Raises `CannotRun`, and changes nothing, if
+        this cluster can never run so many; with `force` it is changed anyway."""
         current = await self.refresh()
         names = [each.name for each in current.spec.roles]
         if role not in names:
             raise errors.NotFound(f"run {self.name} has no role {role}; choose {', '.join(names)}")
+        if not force:
+            wanted = submission.resized(codec.to_dict(current), role, workers)
+            await submission.refuse_unresolvable(self._store, wanted)
         place = f"/spec/roles/{names.index(role)}"
         patch: list[dict[str, Any]] = [
             {"op": "test", "path": f"{place}/name", "value": role},
@@ -135,31 +146,31 @@ class AsyncRunHandle:
         self.run = await self._store.patch(run.Run, self.name, self.namespace, patch=patch)
 
     async def move(self, queue: str) -> None:
-        """Into another queue; what runs goes on, and counts there."""
+        """Moves the run to another queue; a running one keeps running and counts there."""
         await self._change({"queue": queue})
 
     async def set_priority(self, priority: int) -> None:
         await self._change({"priority": priority})
 
     async def delete(self, *, wait: bool = False) -> None:
-        """Ends it if it runs, and removes its record; with `wait` returns when it is gone."""
+        """Stops the run and removes its record; with `wait` returns when it is gone."""
         left = await self._store.delete(run.Run, self.name, self.namespace)
         if wait and left is not None:
-            await _gone(self._store, self.run)
+            await watching.gone(self._store, self.run)
 
     async def rerun(self, name: str = "") -> AsyncRunHandle:
-        """The same again, as a new run."""
+        """Submits the same job again, as a new run."""
         old = await self.refresh()
         again = run.Run(
             metadata=type(old.metadata)(
-                name=name or runs.name_for([_stem(old.name)]),
+                name=name or run_builder.name_for([_stem(old.name)]),
                 namespace=old.namespace,
                 labels=old.metadata.labels,
             ),
             spec=old.spec,
         )
         again.spec.stop = again.spec.suspend = False
-        return AsyncRunHandle(self._store, await self._store.create(again))
+        return AsyncRunHandle(self._store, await submission.create_run(self._store, again))
 
     async def exec(
         self,
@@ -169,19 +180,19 @@ class AsyncRunHandle:
         rank: int = 0,
         stdin: bytes = b"",
     ) -> ExecResult:
-        """Runs a command beside the job, in one of its members."""
+        """Runs a command in a replica of the run."""
         pod = await self._pod(role, rank)
         return await execute(self._store, pod, self.namespace, command, stdin)
 
     async def _pod(self, role: str, index: int) -> str:
-        from windlass.kinds import kubernetes
+        from windlass.kinds.types import core
 
         choice = logs.Choice(self.name, self.namespace, role, index)
-        found = await self._store.list(kubernetes.Pod, self.namespace, label_selector=choice.labels)
+        found = await self._store.list(core.Pod, self.namespace, label_selector=choice.labels)
         alive = [pod for pod in found.items if pod.status.phase == "Running"]
         if not alive:
             raise errors.NotFound(
-                f"no member {role} {index} of run {self.name} is running; see .status".replace(
+                f"no replica {role} {index} of run {self.name} is running; see .status".replace(
                     "  ", " "
                 )
             )
@@ -192,7 +203,7 @@ class AsyncRunHandle:
 
 
 class ExecResult:
-    """How a command that ran beside a job ended."""
+    """Exit code and output of a command that ran in a replica."""
 
     def __init__(self, exit_code: int, stdout: bytes, stderr: bytes) -> None:
         self.exit_code = exit_code
@@ -207,24 +218,24 @@ async def execute(
     store: KubernetesStore, pod: str, namespace: str, command: Sequence[str], stdin: bytes
 ) -> ExecResult:
     """Runs a command in a pod to its end."""
-    from windlass.store.kubernetes import sockets
+    from windlass.store.kubernetes import exec_stream
 
-    said: dict[int, list[bytes]] = {sockets.STDOUT: [], sockets.STDERR: []}
-    async with sockets.open_session(
+    output: dict[int, list[bytes]] = {exec_stream.STDOUT: [], exec_stream.STDERR: []}
+    async with exec_stream.open_session(
         store.access, pod, namespace, command, stdin=bool(stdin)
     ) as session:
         if stdin:
             await session.send(stdin)
             await session.end_input()
         async for channel, data in session.output():
-            said[channel].append(data)
+            output[channel].append(data)
     if session.exit_code is None and session.message:
         raise errors.BadRequest(session.message)
     if session.exit_code is None:
         raise errors.Unavailable(
-            f"the connection to pod {pod} ended before the command did; try again"
+            f"the connection to pod {pod} closed before the command ended; try again"
         )
-    return ExecResult(session.exit_code, *(b"".join(pieces) for pieces in said.values()))
+    return ExecResult(session.exit_code, *(b"".join(pieces) for pieces in output.values()))
 
 
 def since_seconds(since: float | str | None) -> int | None:
@@ -234,30 +245,8 @@ def since_seconds(since: float | str | None) -> int | None:
     return duration.seconds(since) if isinstance(since, str) else max(1, round(since))
 
 
-async def _gone(store: KubernetesStore, wanted: run.Run) -> None:
-    stream = watching.changes(
-        store, run.Run, wanted.namespace, field_selector=f"metadata.name={wanted.name}"
-    )
-    try:
-        await store.get(run.Run, wanted.name, wanted.namespace)
-    except errors.NotFound:
-        return
-    async with contextlib.aclosing(stream) as changes:
-        async for change, current in changes:
-            if change == "DELETED" or current.uid != wanted.uid:
-                return
-
-
 def _stem(name: str) -> str:
     """`train-x7k2p` -> `train`: a rerun of a rerun keeps a short name."""
     stem, dash, tail = name.rpartition("-")
-    made = dash and len(tail) == 5 and not set(tail) - set(runs.LETTERS)
+    made = dash and len(tail) == 5 and not set(tail) - set(run_builder.LETTERS)
     return stem if made else name
-
-
-def json_of(body: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(body)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

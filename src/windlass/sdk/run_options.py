@@ -1,8 +1,8 @@
-"""What can be said of a job in words: the keyword arguments of `windlass.run` and its kin.
+"""The options of a run: the keyword arguments of `windlass.run`.
 
-One list for `windlass.run`, `Client.runs.submit`, `Executor` and, through `runs.build`, the
-command line. Each word has one place in the Run object; what has no word here is written in the
-object itself (`Client.apply`).
+`windlass.run`, `Client.runs.submit`, `Executor` and, through `run_builder.build`, the command line
+share them. Each option sets one field of the Run. For other fields write the object itself
+(`Client.apply`).
 """
 
 from __future__ import annotations
@@ -10,39 +10,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict
 
-from windlass.kinds import run
+from windlass.kinds.types import run
 
 
 class Options(TypedDict, total=False):
-    """Words for a job. All of them may be left out."""
+    """Options of a run. All are optional."""
 
-    # who and how many
+    # name and size
     name: str
-    """Of the run. Default: made from the command."""
+    """Name of the run. Default: from the command."""
     workers: int
-    """Members that run the command."""
+    """Number of replicas that run the command."""
     min_workers: int
-    """Elastic: starts with this many, shrinks to it before it is preempted, grows again."""
+    """Minimum of an elastic run: it starts with this many, and shrinks before it is preempted."""
     resize: Literal["restart", "live"]
-    """How an elastic run changes its size."""
+    """How an elastic run resizes."""
     framework: run.Framework
-    """How members find each other: torch, mpi, jax, ray ..."""
+    """How replicas find each other: torch, mpi, jax, ray ..."""
 
-    # what each member holds
+    # resources of each replica
     cpus: float | str
-    """Cores of each worker: 2, 0.5, "500m"."""
+    """CPU cores per replica: 2, 0.5, "500m"."""
     memory: str
-    """Of each worker, shared memory included: "4Gi"."""
+    """Memory per replica, shared memory included: "4Gi"."""
     shm: str
     """Size of /dev/shm: "2Gi". Default: half of the memory."""
     gpus: float | str
-    """GPUs of each worker: 2; a share of one: "1/4"."""
+    """GPUs per replica: 2; a share of one: "1/4"."""
     gpu_models: Sequence[str]
-    """Models that will do, best first: ["h100", "a100"]."""
+    """Accepted GPU models, best first: ["h100", "a100"]."""
     devices: Mapping[str, int]
-    """Other devices of each worker: {"rdma": 1}."""
+    """Other devices per replica: {"rdma": 1}."""
     ports: Mapping[str, int]
-    """Ports that members listen on, by name."""
+    """Ports that replicas listen on, by name."""
 
     # software, code and data
     image: str
@@ -59,51 +59,51 @@ class Options(TypedDict, total=False):
     configs: Sequence[str]
     """ConfigMaps whose values become variables."""
     mounts: Mapping[str, str]
-    """Path in the job -> what is there: {"/data": "claim:imagenet", "/x": "host:/x:ro"}."""
+    """Mount path -> source: {"/data": "claim:imagenet", "/x": "host:/x:ro"}."""
 
     # the queue
     queue: str
     priority: int
     preemptible: bool
     suspend: bool
-    """Hand it in, but hold it until it is released."""
+    """Submit the run suspended."""
     user: str
 
     # where
     gang: bool
-    """False: members start as room comes. Default: all together or none."""
+    """False: replicas start one by one as capacity is free. Default: all together or none."""
     pack: Literal["binpack", "spread", "fragmentation"]
     topology: str
-    """Keep members within one "rack" if possible; "rack!" waits rather than spread."""
+    """Keep replicas within one "rack" if possible; "rack!" waits until they fit into one."""
     movable: bool
-    """It may be stopped and started on other nodes so that a waiting run fits."""
+    """The run may be restarted on other nodes so that a waiting run fits."""
     nodes: Mapping[str, str]
     """Labels that a node must have."""
     tolerations: Sequence[str]
-    """Taints that are accepted: "key", "key=value", "key=value:NoSchedule"."""
+    """Tolerated taints: "key", "key=value", "key=value:NoSchedule"."""
 
-    # time and trouble
+    # time and failures
     expected: str
-    """Your estimate of how long it takes: "2h". Lets it be fitted into gaps."""
+    """Expected duration: "2h". Allows backfill."""
     timeout: str
-    """Running longer ends the attempt: "12h"."""
+    """Maximum duration of an attempt: "12h"."""
     start_timeout: str
-    """All members must run this soon after they got room."""
+    """Time from the assignment in which all replicas must start."""
     retries: int
-    """Further attempts, at most."""
+    """Maximum number of retries."""
     retry_on: Sequence[run.RetryCause]
-    """What is worth one: NodeLost, Preempted, Failed."""
+    """Causes to retry: NodeLost, Preempted, Failed."""
     restart: Literal["pod", "role", "run"]
-    """What starts again when a member fails."""
+    """What restarts when a replica fails."""
     signal: run.Signal
-    """Asks for a checkpoint and an end."""
+    """Signal to save a checkpoint and exit."""
     grace: str
-    """Between the signal and SIGKILL: "30s"."""
+    """Time from the signal to SIGKILL: "30s"."""
     checkpoint: str
-    """Where checkpoints lie; `windlass.context().checkpoint` in the job."""
+    """Folder of the checkpoints; `windlass.context().checkpoint` in the job."""
     keep: str
-    """The record is deleted this long after the end: "1h". Default: kept."""
+    """Delete the record this long after the end: "1h". Default: never."""
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
-    """Of the run and its pods."""
+    """Annotations of the run and its pods."""

@@ -1,6 +1,6 @@
-"""The client for plain programs and notebooks: `aio.AsyncClient`, one call at a time.
+"""The client for synchronous programs and notebooks, on top of `async_client.AsyncClient`.
 
-Each method does what the one of the same name in `aio` and `handles` does, on the SDK's own loop.
+Each method calls the asynchronous method of the same name on the SDK's event loop.
 """
 
 from __future__ import annotations
@@ -9,19 +9,29 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, Unpack
 
-from windlass.kinds import cronrun, kubernetes, queue, reservation
-from windlass.kinds import run as run_kind
-from windlass.kinds.meta import Object
-from windlass.sdk import aio, applying, logs, portal, queues, rights, teams, tokens
-from windlass.sdk.aio import AsyncClient, AsyncCollection, AsyncCrons, AsyncNodes, Kind, Work
-from windlass.sdk.handles import AsyncRunHandle, ExecResult
-from windlass.sdk.options import Options
+from windlass.kinds.types import core, cronrun, queue, reservation
+from windlass.kinds.types import run as run_kind
+from windlass.kinds.types.meta import Object
+from windlass.sdk import async_client, event_loop_thread, logs
+from windlass.sdk.admin import queues, teams, tokens
+from windlass.sdk.admin.whoami import Caller
+from windlass.sdk.apply import Outcome
+from windlass.sdk.async_client import (
+    AsyncClient,
+    AsyncCollection,
+    AsyncCrons,
+    AsyncNodes,
+    Kind,
+    Work,
+)
+from windlass.sdk.run_handle import AsyncRunHandle, ExecResult
+from windlass.sdk.run_options import Options
 
 T = TypeVar("T", bound=Object)
 
 
 class RunHandle:
-    """A run that was handed in: wait for it, read it, change it.
+    """A submitted run: wait for it, read it, change it.
 
     handle = windlass.run(["python", "train.py"], gpus=1)
     for line in handle.logs(follow=True):
@@ -46,31 +56,33 @@ class RunHandle:
 
     @property
     def run(self) -> run_kind.Run:
-        """The Run as it was last seen."""
+        """The Run as last read."""
         return self.aio.run
 
     @property
     def status(self) -> run_kind.RunStatus:
-        """What it is doing now, and why: `handle.status.phase`."""
-        return portal.call(self.aio.status())
+        """The status as it is now: `handle.status.phase`."""
+        return event_loop_thread.call(self.aio.status())
 
     def refresh(self) -> run_kind.Run:
-        return portal.call(self.aio.refresh())
+        return event_loop_thread.call(self.aio.refresh())
 
     def wait(
         self,
         timeout: float | None = None,
         on_change: Callable[[run_kind.Run], None] = lambda _run: None,
     ) -> run_kind.Run:
-        """The Run as it ended, well or not; TimeoutError if it has not by then."""
-        return portal.call(self.aio.wait(timeout, on_change))
+        """Waits until the run has ended, and returns it; TimeoutError if it has not ended in
+        time."""
+        return event_loop_thread.call(self.aio.wait(timeout, on_change))
 
     def result(self, timeout: float | None = None) -> Any:
-        """What the function returned (a list by rank, if it ran in several workers).
+        """The return value of the function (a list by rank, if it ran in several workers).
 
-        Of a command: None. Raises what the function raised, or `RunFailed`.
+        None for a command. Raises the exception of the function, `RunFailed`, or `CannotRun` if
+        this cluster cannot run it.
         """
-        return portal.call(self.aio.result(timeout))
+        return event_loop_thread.call(self.aio.result(timeout))
 
     def logs(
         self,
@@ -82,65 +94,66 @@ class RunHandle:
         since: float | str | None = None,
         tail: int | None = None,
     ) -> Iterator[logs.Line]:
-        """The lines that members printed, of the last attempt if none is named; with `follow` until
+        """The log lines of the replicas, of the last attempt by default; with `follow` until
         the run ends."""
-        return portal.iterate(
+        return event_loop_thread.iterate(
             self.aio.logs(
                 follow=follow, role=role, rank=rank, attempt=attempt, since=since, tail=tail
             )
         )
 
     def why(self) -> str:
-        """Why it is as it is: what it waits for, who holds that, when it starts."""
-        return portal.call(self.aio.why())
+        """Why the run waits or failed, and when it starts."""
+        return event_loop_thread.call(self.aio.why())
 
     def explain(self) -> dict[str, Any]:
-        """The whole story behind `why`, as data."""
-        return portal.call(self.aio.explain())
+        """The explanation behind `why` as data."""
+        return event_loop_thread.call(self.aio.explain())
 
     def stop(self) -> None:
-        """Ends it by the checkpoint contract; its record stays."""
-        portal.call(self.aio.stop())
+        """Stops the run by its checkpoint contract; its record stays."""
+        event_loop_thread.call(self.aio.stop())
 
     def suspend(self) -> None:
-        """Stops it by the checkpoint contract and holds it."""
-        portal.call(self.aio.suspend())
+        """Suspends the run; a running one is stopped by its checkpoint contract."""
+        event_loop_thread.call(self.aio.suspend())
 
     def resume(self) -> None:
-        """Lets a held run go on."""
-        portal.call(self.aio.resume())
+        """Resumes a suspended run."""
+        event_loop_thread.call(self.aio.resume())
 
-    def scale(self, workers: int, *, role: str = "worker") -> None:
-        """Changes how many members a role has."""
-        portal.call(self.aio.scale(workers, role=role))
+    def scale(self, workers: int, *, role: str = "worker", force: bool = False) -> None:
+        """Changes the number of replicas of a role; `CannotRun` if this cluster can never run so
+        many, unless `force`."""
+        event_loop_thread.call(self.aio.scale(workers, role=role, force=force))
 
     def move(self, queue: str) -> None:
-        """Into another queue; what runs goes on, and counts there."""
-        portal.call(self.aio.move(queue))
+        """Moves the run to another queue; a running one keeps running and counts there."""
+        event_loop_thread.call(self.aio.move(queue))
 
     def set_priority(self, priority: int) -> None:
-        portal.call(self.aio.set_priority(priority))
+        event_loop_thread.call(self.aio.set_priority(priority))
 
     def delete(self, *, wait: bool = False) -> None:
-        """Ends it if it runs, and removes its record; with `wait` returns when it is gone."""
-        portal.call(self.aio.delete(wait=wait))
+        """Stops the run and removes its record; with `wait` returns when it is gone."""
+        event_loop_thread.call(self.aio.delete(wait=wait))
 
     def rerun(self, name: str = "") -> RunHandle:
-        """The same again, as a new run."""
-        return RunHandle(portal.call(self.aio.rerun(name)))
+        """Submits the same job again, as a new run."""
+        return RunHandle(event_loop_thread.call(self.aio.rerun(name)))
 
     def exec(
         self, command: Sequence[str], *, role: str = "", rank: int = 0, stdin: bytes = b""
     ) -> ExecResult:
-        """Runs a command beside the job, in one of its members."""
-        return portal.call(self.aio.exec(command, role=role, rank=rank, stdin=stdin))
+        """Runs a command in a replica of the run."""
+        return event_loop_thread.call(self.aio.exec(command, role=role, rank=rank, stdin=stdin))
 
 
 class Client:
     """One server and one namespace.
 
-    Which server: what is given here, else $WINDLASS_KUBECONFIG or $KUBECONFIG, the engine that
-    `windlass up` started, kubectl's own file, the pod we are in.
+    The server is the given one, else $WINDLASS_KUBECONFIG or $KUBECONFIG, the engine that
+    `windlass up` started, kubectl's config, the pod's service account.
 
         client = windlass.Client(namespace="vision")
         for handle in client.runs.list(phase="Running"):
@@ -167,7 +180,7 @@ class Client:
         self.events = Events(self.aio.events)
         self.teams = Teams(self.aio.teams)
         self.tokens = Tokens(self.aio.tokens)
-        portal.at_exit.add(self)
+        event_loop_thread.at_exit.add(self)
 
     def __enter__(self) -> Client:
         return self
@@ -176,8 +189,8 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        portal.at_exit.discard(self)
-        portal.call(self.aio.close())
+        event_loop_thread.at_exit.discard(self)
+        event_loop_thread.call(self.aio.close())
 
     @property
     def namespace(self) -> str:
@@ -185,53 +198,55 @@ class Client:
 
     def run(
         self, work: Work, *args: Any, workdir: str | os.PathLike[str] | None = None,
-        **options: Unpack[Options],
+        force: bool = False, **options: Unpack[Options],
     ) -> RunHandle:  # fmt: skip
-        """Hands in a command or a function; see `windlass.run`."""
-        return self.runs.submit(work, *args, workdir=workdir, **options)
+        """Submits a command or a function; see `windlass.run`."""
+        return self.runs.submit(work, *args, workdir=workdir, force=force, **options)
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> Any:
         """One object: `client.get("queue", "team-a")`."""
-        return portal.call(self.aio.get(kind, name, namespace))
+        return event_loop_thread.call(self.aio.get(kind, name, namespace))
 
     def list(
         self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> list[Any]:
         """All objects of a kind; `namespace=""` means in all namespaces."""
-        return portal.call(self.aio.list(kind, namespace, labels=labels, fields=fields))
+        return event_loop_thread.call(self.aio.list(kind, namespace, labels=labels, fields=fields))
 
     def apply(
         self, wanted: Object | Mapping[str, Any] | str, *, dry_run: bool = False
-    ) -> aio.Outcomes:
-        """Makes the server hold what an object, a mapping or YAML text says."""
-        return portal.call(self.aio.apply(wanted, dry_run=dry_run))
+    ) -> async_client.Outcomes:
+        """Creates or changes the objects of an object, a mapping or YAML text."""
+        return event_loop_thread.call(self.aio.apply(wanted, dry_run=dry_run))
 
     def delete(self, kind: Kind, name: str, namespace: str | None = None) -> None:
-        portal.call(self.aio.delete(kind, name, namespace))
+        event_loop_thread.call(self.aio.delete(kind, name, namespace))
 
     def watch(
         self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> Iterator[tuple[str, Any]]:
-        """First what there is as ADDED, then each change, without end."""
-        return portal.iterate(self.aio.watch(kind, namespace, labels=labels, fields=fields))
+        """Yields the existing objects as ADDED, then each change, without end."""
+        return event_loop_thread.iterate(
+            self.aio.watch(kind, namespace, labels=labels, fields=fields)
+        )
 
-    def whoami(self) -> rights.Caller:
-        """Whom the server takes us for: user, groups, teams and the role in each."""
-        return portal.call(self.aio.whoami())
+    def whoami(self) -> Caller:
+        """The caller's identity on the server: user, groups, teams and the role in each."""
+        return event_loop_thread.call(self.aio.whoami())
 
     def plan(self, work: Work, **options: Unpack[Options]) -> dict[str, Any]:
-        """What would happen if this were handed in: the object, the verdict, the expected start."""
-        return portal.call(self.aio.plan(work, **options))
+        """The result of a dry run: the object, the reason it would wait, the expected start."""
+        return event_loop_thread.call(self.aio.plan(work, **options))
 
     def upload(self, folder: str | os.PathLike[str]) -> str:
-        """Packs a working folder and sends what the server has not got; its digest."""
-        return portal.call(self.aio.upload(folder))
+        """Packs a working folder, uploads it unless the server has it, and returns its digest."""
+        return event_loop_thread.call(self.aio.upload(folder))
 
     def request(
         self, method: str, path: str, body: Any = None, query: Sequence[tuple[str, str]] = ()
     ) -> dict[str, Any]:
-        """Any request with our identity, JSON in and out."""
-        return portal.call(self.aio.request(method, path, body, query))
+        """Sends any request with the client's credentials, JSON in and out."""
+        return event_loop_thread.call(self.aio.request(method, path, body, query))
 
 
 class Collection(Generic[T]):
@@ -241,86 +256,92 @@ class Collection(Generic[T]):
         self._aio = collection
 
     def get(self, name: str) -> T:
-        return portal.call(self._aio.get(name))
+        return event_loop_thread.call(self._aio.get(name))
 
     def list(self, *, labels: str = "", fields: str = "", namespace: str | None = None) -> list[T]:
         """`namespace=""` means in all namespaces."""
-        return portal.call(self._aio.list(labels=labels, fields=fields, namespace=namespace))
+        return event_loop_thread.call(
+            self._aio.list(labels=labels, fields=fields, namespace=namespace)
+        )
 
-    def apply(self, obj: T | Mapping[str, Any]) -> applying.Outcome:
-        return portal.call(self._aio.apply(obj))
+    def apply(self, obj: T | Mapping[str, Any]) -> Outcome:
+        return event_loop_thread.call(self._aio.apply(obj))
 
     def delete(self, name: str) -> None:
-        portal.call(self._aio.delete(name))
+        event_loop_thread.call(self._aio.delete(name))
 
     def patch(self, name: str, spec: Mapping[str, Any]) -> T:
         """Changes fields of the spec: `client.queues.patch("a", {"weight": 2})`."""
-        return portal.call(self._aio.patch(name, spec))
+        return event_loop_thread.call(self._aio.patch(name, spec))
 
 
 class Reservations(Collection[reservation.Reservation]):
-    """Capacity that is set aside for a time, and maintenance windows."""
+    """Reserved capacity and maintenance windows."""
 
-    def __init__(self, found: aio.AsyncReservations) -> None:
+    def __init__(self, found: async_client.AsyncReservations) -> None:
         super().__init__(found)
         self._reservations = found
 
     def create(self, name: str, **fields: Any) -> reservation.Reservation:
         """Reserves nodes or amounts: `client.reservations.create("cooling", start="+2h",
-        lasts="8h", nodes=["n7"])`; see `windlass.sdk.reservations.build`."""
-        return portal.call(self._reservations.create(name, **fields))
+        lasts="8h", nodes=["n7"])`; see `windlass.sdk.admin.reservations.build`."""
+        return event_loop_thread.call(self._reservations.create(name, **fields))
 
 
 class Queues(Collection[queue.Queue]):
-    """The sharing tree."""
+    """The queue tree."""
 
-    def __init__(self, found: aio.AsyncQueues) -> None:
+    def __init__(self, found: async_client.AsyncQueues) -> None:
         super().__init__(found)
         self._queues = found
 
     def tree(self) -> dict[str, Any]:
-        """Every queue with what it has, uses, borrows and lends, and what is decided next."""
-        return portal.call(self._queues.tree())
+        """Every queue with its quota, usage, borrowing and lending, and the next decision."""
+        return event_loop_thread.call(self._queues.tree())
 
     def plan(self, wanted: Sequence[dict[str, Any]], *, prune: bool = False) -> queues.Plan:
-        """What it takes to have these queues, and whom that helps and hurts."""
-        return portal.call(self._queues.plan(wanted, prune=prune))
+        """The changes to get these queues, and their effect on queues and runs."""
+        return event_loop_thread.call(self._queues.plan(wanted, prune=prune))
 
     def carry_out(self, wanted: Sequence[dict[str, Any]], plan: queues.Plan) -> Sequence[str]:
-        """Does what was planned; Conflict if somebody changed one of the queues meanwhile."""
-        return portal.call(self._queues.carry_out(wanted, plan))
+        """Applies a plan; Conflict if another client changed one of the queues meanwhile."""
+        return event_loop_thread.call(self._queues.carry_out(wanted, plan))
 
     def pause(self, name: str) -> None:
-        """Nothing new starts in it or below it."""
-        portal.call(self._queues.pause(name))
+        """Pauses the queue: no run starts in it or below it."""
+        event_loop_thread.call(self._queues.pause(name))
 
     def drain(self, name: str) -> None:
-        """What runs in it is stopped by its checkpoint contract, and waits."""
-        portal.call(self._queues.drain(name))
+        """Drains the queue: its running runs are stopped by their checkpoint contract, and wait."""
+        event_loop_thread.call(self._queues.drain(name))
 
     def resume(self, name: str) -> None:
-        portal.call(self._queues.resume(name))
+        event_loop_thread.call(self._queues.resume(name))
 
 
 class Runs:
-    """Runs: hand in, find, list."""
+    """Runs: submit, find, list."""
 
-    def __init__(self, runs: aio.AsyncRuns) -> None:
+    def __init__(self, runs: async_client.AsyncRuns) -> None:
         self._aio = runs
 
     def submit(
         self, work: Work, *args: Any, workdir: str | os.PathLike[str] | None = None,
-        **options: Unpack[Options],
+        force: bool = False, **options: Unpack[Options],
     ) -> RunHandle:  # fmt: skip
-        """Hands in a command or a function and returns at once; see `windlass.run`."""
-        return RunHandle(portal.call(self._aio.submit(work, *args, workdir=workdir, **options)))
+        """Submits a command or a function without waiting; see `windlass.run`."""
+        return RunHandle(
+            event_loop_thread.call(
+                self._aio.submit(work, *args, workdir=workdir, force=force, **options)
+            )
+        )
 
     def create(self, wanted: run_kind.Run) -> RunHandle:
-        """Hands in a Run object as it is."""
-        return RunHandle(portal.call(self._aio.create(wanted)))
+        """Submits a Run object unchanged."""
+        return RunHandle(event_loop_thread.call(self._aio.create(wanted)))
 
     def get(self, name: str) -> RunHandle:
-        return RunHandle(portal.call(self._aio.get(name)))
+        return RunHandle(event_loop_thread.call(self._aio.get(name)))
 
     def list(
         self,
@@ -335,24 +356,24 @@ class Runs:
         found = self._aio.list(
             phase=phase, user=user, queue=queue, labels=labels, namespace=namespace
         )
-        return [RunHandle(each) for each in portal.call(found)]
+        return [RunHandle(each) for each in event_loop_thread.call(found)]
 
     def ps(self, *, limit: int = 50, finished: int = 10) -> dict[str, Any]:
-        """The page that `windlass ps` shows: what runs, then the first that wait, with their
-        places and expected starts, then the last that ended."""
-        return portal.call(self._aio.ps(limit=limit, finished=finished))
+        """The page of `windlass ps`: running runs, then the first waiting ones with their
+        positions and expected starts, then the last ended ones."""
+        return event_loop_thread.call(self._aio.ps(limit=limit, finished=finished))
 
     def usage(self) -> dict[str, dict[str, int]]:
-        """What each running run uses now: thousandths of a core, bytes of memory."""
-        return portal.call(self._aio.usage())
+        """Measured usage of each running run: thousandths of a core, bytes of memory."""
+        return event_loop_thread.call(self._aio.usage())
 
     def prune(self, *, older_than: float | str = "0s", namespace: str | None = None) -> int:
-        """Deletes the records of runs that ended longer ago than this; returns how many."""
-        return portal.call(self._aio.prune(older_than=older_than, namespace=namespace))
+        """Deletes the records of runs that ended longer ago than this; returns their number."""
+        return event_loop_thread.call(self._aio.prune(older_than=older_than, namespace=namespace))
 
 
 class Crons(Collection[cronrun.CronRun]):
-    """Runs by the clock."""
+    """Scheduled runs (CronRuns)."""
 
     def __init__(self, crons: AsyncCrons) -> None:
         super().__init__(crons)
@@ -363,7 +384,7 @@ class Crons(Collection[cronrun.CronRun]):
         concurrency: str = "Allow", deadline: str | None = None, **options: Unpack[Options],
     ) -> cronrun.CronRun:  # fmt: skip
         """`client.crons.create("nightly", "0 3 * * *", ["python", "train.py"], gpus=1)`."""
-        return portal.call(
+        return event_loop_thread.call(
             self._crons.create(
                 cron, schedule, work, time_zone=time_zone, concurrency=concurrency,
                 deadline=deadline, **options,
@@ -371,17 +392,17 @@ class Crons(Collection[cronrun.CronRun]):
         )  # fmt: skip
 
     def suspend(self, name: str) -> None:
-        portal.call(self._crons.suspend(name))
+        event_loop_thread.call(self._crons.suspend(name))
 
     def resume(self, name: str) -> None:
-        portal.call(self._crons.resume(name))
+        event_loop_thread.call(self._crons.resume(name))
 
     def trigger(self, name: str) -> RunHandle:
-        """Starts one of its runs now, whatever the clock says."""
-        return RunHandle(portal.call(self._crons.trigger(name)))
+        """Starts a run of the CronRun now."""
+        return RunHandle(event_loop_thread.call(self._crons.trigger(name)))
 
 
-class Nodes(Collection[kubernetes.Node]):
+class Nodes(Collection[core.Node]):
     """Machines."""
 
     def __init__(self, nodes: AsyncNodes) -> None:
@@ -389,52 +410,53 @@ class Nodes(Collection[kubernetes.Node]):
         self._nodes = nodes
 
     def usage(self) -> dict[str, dict[str, int]]:
-        """What is used on each node now: thousandths of a core, bytes of memory."""
-        return portal.call(self._nodes.usage())
+        """Measured usage of each node: thousandths of a core, bytes of memory."""
+        return event_loop_thread.call(self._nodes.usage())
 
     def cordon(self, name: str) -> None:
-        """Nothing new starts there; what runs goes on."""
-        portal.call(self._nodes.cordon(name))
+        """Cordons the node: no pod starts there; running pods keep running."""
+        event_loop_thread.call(self._nodes.cordon(name))
 
     def uncordon(self, name: str) -> None:
-        portal.call(self._nodes.uncordon(name))
+        event_loop_thread.call(self._nodes.uncordon(name))
 
 
 class Events:
-    """What happened to objects, told to people."""
+    """Events of objects."""
 
-    def __init__(self, events: aio.AsyncEvents) -> None:
+    def __init__(self, events: async_client.AsyncEvents) -> None:
         self._aio = events
 
-    def list(self, about: str = "", namespace: str | None = None) -> list[kubernetes.Event]:
-        """All, or those about the object of a name; oldest first."""
-        return portal.call(self._aio.list(about, namespace))
+    def list(self, about: str = "", namespace: str | None = None) -> list[core.Event]:
+        """All events, or those of the object with this name; oldest first."""
+        return event_loop_thread.call(self._aio.list(about, namespace))
 
 
 def start(
     work: Work, *args: Any, client: Client | None = None,
-    workdir: str | os.PathLike[str] | None = None, **options: Unpack[Options],
+    workdir: str | os.PathLike[str] | None = None, force: bool = False, **options: Unpack[Options],
 ) -> RunHandle:  # fmt: skip
-    """Hands in a command or a function as a run and returns at once; offered as `windlass.run`.
+    """Submits a command or a function as a run without waiting; exported as `windlass.run`.
 
-    A sequence of words is a command; a string is a line for the shell; a function is called in
-    each worker with `args`, and `handle.result()` is what it returned.
+    A sequence is a command; a string is a line for the shell; a function is called in
+    each worker with `args`, and `handle.result()` is its return value.
 
         windlass.run(["python", "train.py"], workers=2, gpus=1).wait()
         windlass.run("nvidia-smi; df -h").result()
         windlass.run(train, "resnet50", gpus=1, requirements=["torch"]).result()
 
-    The options are those of `windlass.sdk.options.Options`.
+    The options are those of `windlass.sdk.run_options.Options`. Raises `CannotRun` if this cluster
+    can never run it; `force=True` submits it anyway.
     """
     chosen = client or default()
-    return chosen.run(work, *args, workdir=workdir, **options)
+    return chosen.run(work, *args, workdir=workdir, force=force, **options)
 
 
 _default: tuple[int, Client] | None = None
 
 
 def default() -> Client:
-    """The client that `windlass.run` uses when none is given; made once per process."""
+    """The client of `windlass.run` if none is given; created once per process."""
     global _default
     if _default is None or _default[0] != os.getpid():
         _default = (os.getpid(), Client())
@@ -442,40 +464,41 @@ def default() -> Client:
 
 
 class Teams:
-    """Teams: a namespace, a queue, and who may do what there."""
+    """Teams: a namespace, a queue, and roles."""
 
     def __init__(self, found: teams.AsyncTeams) -> None:
         self._aio = found
 
     def list(self) -> teams.Teams:
-        return portal.call(self._aio.list())
+        return event_loop_thread.call(self._aio.list())
 
     def get(self, name: str) -> teams.Team:
-        return portal.call(self._aio.get(name))
+        return event_loop_thread.call(self._aio.get(name))
 
     def create(
         self, name: str, *, members: Sequence[str] = (), viewers: Sequence[str] = (),
         admins: Sequence[str] = (), **queue: Any,
     ) -> teams.Steps:  # fmt: skip
-        """Makes the team, or makes it so, and says what that took; again it changes nothing.
+        """Creates or changes the team, and returns the steps; repeating it changes nothing.
 
         client.teams.create("support", guarantee={"gpu": 16}, weight=2, members=["alice"])
         """
-        return portal.call(
+        return event_loop_thread.call(
             self._aio.create(name, members=members, viewers=viewers, admins=admins, **queue)
         )
 
     def ending(self, name: str) -> teams.Ending:
-        """What would go with the team."""
-        return portal.call(self._aio.ending(name))
+        """What a deletion of the team deletes."""
+        return event_loop_thread.call(self._aio.ending(name))
 
     def delete(self, name: str, *, stop_runs: bool = False) -> teams.Ending:
-        """Removes a team and everything in it; Conflict while runs live, unless told."""
-        return portal.call(self._aio.delete(name, stop_runs=stop_runs))
+        """Deletes a team and everything in it; Conflict if it has unfinished runs, unless
+        `stop_runs`."""
+        return event_loop_thread.call(self._aio.delete(name, stop_runs=stop_runs))
 
 
 class Tokens:
-    """Tokens of people and programs."""
+    """Tokens of users and programs."""
 
     def __init__(self, found: tokens.AsyncTokens) -> None:
         self._aio = found
@@ -484,19 +507,19 @@ class Tokens:
         self, user: str, *, ttl: str = tokens.USUAL_TTL, groups: tuple[str, ...] = (),
         note: str = "",
     ) -> dict[str, Any]:  # fmt: skip
-        """A new token; `["token"]` is shown this once. `ttl="never"` has no end."""
-        return portal.call(self._aio.create(user, ttl=ttl, groups=groups, note=note))
+        """Creates a token; `["token"]` is returned only once. `ttl="never"` does not expire."""
+        return event_loop_thread.call(self._aio.create(user, ttl=ttl, groups=groups, note=note))
 
     def create_for_account(
         self, account: str, namespace: str, *, ttl: str = tokens.USUAL_TTL
     ) -> dict[str, Any]:
-        """A token of a service account: for programs on Kubernetes."""
-        return portal.call(self._aio.create_for_account(account, namespace, ttl=ttl))
+        """Creates a token of a service account, for programs on Kubernetes."""
+        return event_loop_thread.call(self._aio.create_for_account(account, namespace, ttl=ttl))
 
     def list(self) -> tokens.Tokens:
-        """All, or the caller's own if he may not see others'."""
-        return portal.call(self._aio.list())
+        """All tokens, or the caller's own without permission for those of others."""
+        return event_loop_thread.call(self._aio.list())
 
     def revoke(self, token_id: str) -> dict[str, Any]:
-        """Ends it at once."""
-        return portal.call(self._aio.revoke(token_id))
+        """Revokes a token."""
+        return event_loop_thread.call(self._aio.revoke(token_id))

@@ -1,17 +1,18 @@
-"""Changes of objects as an endless stream that survives cuts.
+"""Changes of objects as an endless stream that survives lost connections.
 
-What `get -w`, `logs -f` and waiting for a run stand on.
+`get -w`, `logs -f` and waiting for a run use it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 from typing import TypeVar
 
-from windlass.kinds.meta import Object
-from windlass.store import reflector
-from windlass.store.client import ObjectList, Store
+from windlass.kinds.types.meta import Object
+from windlass.store import errors, informer
+from windlass.store.interface import ObjectList, Store
 
 T = TypeVar("T", bound=Object)
 
@@ -24,24 +25,38 @@ async def changes(
     label_selector: str = "",
     field_selector: str = "",
     start: ObjectList[T] | None = None,
-) -> AsyncGenerator[tuple[reflector.Change, T], None]:
-    """First everything there is as ADDED, then each change. Never ends by itself.
+) -> AsyncGenerator[tuple[informer.Change, T], None]:
+    """Yields the existing objects as ADDED, then each change. Never ends by itself.
 
-    Raises what the server refuses at the start; later troubles are waited out. `start`: what is
-    known to be there, so that it need not be asked for.
+    Raises errors of the first request; later errors are retried. `start`: known objects, which need
+    not be listed.
     """
     start = start or await store.list(
         kind, namespace, label_selector=label_selector, field_selector=field_selector
     )
-    arrived: asyncio.Queue[tuple[reflector.Change, T]] = asyncio.Queue()
+    arrived: asyncio.Queue[tuple[informer.Change, T]] = asyncio.Queue()
 
-    def put(change: reflector.Change, before: T | None, after: T | None) -> None:
+    def put(change: informer.Change, before: T | None, after: T | None) -> None:
         obj = after if after is not None else before
         if obj is not None:
             arrived.put_nowait((change, obj))
 
-    async with reflector.Reflector(
+    async with informer.Informer(
         store, kind, namespace, label_selector, field_selector, on_event=put, start=start
     ):
         while True:
             yield await arrived.get()
+
+
+async def gone(store: Store, wanted: Object) -> None:
+    """Waits until the object does not exist any more; another one of its name may."""
+    kind = type(wanted)
+    stream = changes(store, kind, wanted.namespace, field_selector=f"metadata.name={wanted.name}")
+    try:
+        await store.get(kind, wanted.name, wanted.namespace)
+    except errors.NotFound:
+        return
+    async with contextlib.aclosing(stream) as found:
+        async for change, current in found:
+            if change == "DELETED" or current.uid != wanted.uid:
+                return

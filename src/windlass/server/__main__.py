@@ -3,7 +3,7 @@
 import sys
 
 if sys.argv[1:2] == ["cluster"]:
-    from windlass.server.cluster import main as cluster
+    from windlass.server.cluster_app import main as cluster
 
     sys.exit(cluster(sys.argv[2:]))
 

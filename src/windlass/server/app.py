@@ -1,7 +1,7 @@
-"""The HTTP face of the embedded API: one handler from a request to an answer.
+"""The HTTP interface of the embedded API: one handler for all requests.
 
-`make_app` is called by `server.main` and by tests. The handler authenticates, authorises and hands
-over to `platformapi`, `objects`, `reviews`, `discovery` or `openapi`.
+`make_app` is called by `server.main` and by tests. The handler authenticates, authorises and calls
+the platform API, the object handlers, reviews, discovery or OpenAPI.
 """
 
 from __future__ import annotations
@@ -13,54 +13,53 @@ from pathlib import Path
 
 from aiohttp import web
 
-import windlass
-from windlass.agent import kept as kept_logs
-from windlass.control import engine
-from windlass.kinds import run
+from windlass.control.model import capabilities
+from windlass.kinds.types import run
 from windlass.ledger.service import Ledger
-from windlass.server import (
+from windlass.podlogs import archive
+from windlass.server.apiserver import (
+    access_reviews,
     admission,
-    bodies,
     discovery,
-    looking,
     openapi,
     paths,
-    places,
-    platformpaths,
-    queries,
-    reviews,
-    routes,
-    submissions,
-    tokenapi,
-    tokens,
-    usage,
+    submission_limits,
 )
-from windlass.server.access import Access, acting_as
-from windlass.server.audit import AuditLog
-from windlass.server.handling import (
+from windlass.server.apiserver.handlers import Call, Objects
+from windlass.server.apiserver.node_proxy import NodeGateway
+from windlass.server.auth import bearer_tokens
+from windlass.server.auth.authenticator import Access, acting_as
+from windlass.server.auth.identity import Attributes, Identity
+from windlass.server.auth.pod_tokens import PodTokens, ensure_key
+from windlass.server.http import bodies, queries
+from windlass.server.http.audit import AuditLog
+from windlass.server.http.request_handler import (
     HEALTH,
-    Handling,
-    Seen,
-    bytes_response,
+    RequestHandler,
+    RequestRecord,
     method_not_allowed,
     only_get,
 )
-from windlass.server.identity import Attributes, Identity
-from windlass.server.nodes import NodeGateway
-from windlass.server.objects import Call, Objects, json_response
-from windlass.server.platformapi import PlatformApi
-from windlass.server.podtokens import PodTokens, ensure_key
-from windlass.server.streams import Streams
+from windlass.server.http.responses import bytes_response, json_response
+from windlass.server.http.streams import Streams
+from windlass.server.platform import openapi as platform_openapi
+from windlass.server.platform.api import PlatformApi
+from windlass.server.platform.handlers.metrics import MetricsService
+from windlass.server.platform.handlers.metrics_pull import PullSource
+from windlass.server.platform.handlers.tokens import TokenService
+from windlass.server.platform.services import EmbeddedServices
+from windlass.server.storage import backends
 from windlass.store import errors
 from windlass.store.embedded.api import Api
 from windlass.store.embedded.client import EmbeddedStore
+from windlass.version import VERSION
 
 _COLLECTION_VERBS = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 _OBJECT_VERBS = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
-class App(Handling):
-    """Everything one server holds."""
+class App(RequestHandler):
+    """The state of one server."""
 
     def __init__(
         self,
@@ -73,27 +72,34 @@ class App(Handling):
         super().__init__(audit)
         self._access = access
         store = EmbeddedStore(api)
-        self._looking = looking.Looking(store, gateway)
-        self._usage = usage.Usage(store, access, self._looking)
-        self._tokens = tokenapi.TokenApi(api, access)
         self._streams = Streams()
-        self._objects = Objects(api, self.metrics, self._streams, gateway)
-        kept = places.on_disk(folder, folder / "agent" / kept_logs.FOLDER)
-        self._platform = PlatformApi(store, access, kept, self._streams)
-        self._submissions = submissions.Submissions(store, self._platform.explainer)
-        self.engine: engine.Engine | None = None
-        """What this engine can do: Runs that ask for more are refused when they are created."""
+        self._objects = Objects(api, self.metrics, self._streams, gateway, access)
+        agents = PullSource(store, gateway)
+        self._node_metrics = MetricsService(store, agents)
+        self._platform = PlatformApi(
+            store, access, self._authorize_path,
+            backends.on_disk(folder, folder / "agent" / archive.FOLDER),
+            self._streams, self._node_metrics, EmbeddedServices(TokenService(api, access), agents),
+        )  # fmt: skip
+        self._submissions = submission_limits.Submissions(
+            store, self._platform.services.runs.explainer
+        )
+        self.engine: capabilities.Engine | None = None
+        """The capabilities of this engine: Runs that need more are refused at creation."""
         self.background: list[asyncio.Task[None]] = self._platform.background()
-        """What runs beside the requests; ended by `stop_app`."""
+        """Background tasks; ended by `stop_app`."""
 
-    def keep_ledger(self, ledger: Ledger | None) -> None:
-        """Whom questions about usage are for, and whom nodes tell what they use."""
-        self._platform.accounts.ledger = ledger
+    def use_ledger(self, ledger: Ledger | None) -> None:
+        """The ledger that answers requests about usage, and gets the metrics of nodes."""
+        self._platform.use_ledger(ledger)
         if ledger is not None:
-            ledger.meter = self._usage.measured
+            ledger.meter = self._node_metrics.measured
+
+    async def _authorize_path(self, identity: Identity, path: str) -> None:
+        self._access.authorize_path(identity, path)
 
     async def stop(self) -> None:
-        """Ends watches cleanly; `readyz` says so from now on."""
+        """Ends watches cleanly; `readyz` fails from now on."""
         self._stopping = True
         await self._submissions.stop()
         await self._platform.stop()
@@ -101,44 +107,35 @@ class App(Handling):
 
     # --- the way of a request
 
-    async def _answer(self, request: web.BaseRequest, seen: Seen) -> web.StreamResponse:
+    async def _answer(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         path = request.rel_url.raw_path.rstrip("/") or "/"
         if path in HEALTH:
             return self._health(request, path)
         if path == "/version":
             only_get(request)
             return json_response(_version())
-        worked = await self._platform.answer_worker(request, path)
-        if worked is not None:
-            return worked
+        match = self._platform.match(path)
+        if match is not None and not match.needs_identity:
+            return await self._platform.serve_worker(record, match)
         headers = request.headers
         identity = await self._access.authenticate(headers.get("Authorization"))
         if "Impersonate-User" in headers:
             _refuse_unreadable(*headers.getall("Impersonate-User"))
             _refuse_unreadable(*headers.getall("Impersonate-Group", ()))
-            seen.by = identity.user
+            record.impersonator = identity.user
             identity = acting_as(
                 identity, headers["Impersonate-User"], headers.getall("Impersonate-Group", [])
             )
-        seen.identity = identity
-        answered = await self._platform.answer(request, seen, identity, path)
-        if answered is not None:
-            return answered
-        listed = routes.is_listed(path)
-        token = tokenapi.match(path) if listed else None
-        if token is not None:
-            seen.asks(token.right(request.method).verb, f"tokens.{platformpaths.GROUP}")
-            return await self._tokens.answer(request, identity, token)
-        used = usage.match(path) if listed else None
-        if used is not None:
-            return await self._used(request, identity, used)
+        record.identity = identity
+        if match is not None:
+            return await self._platform.router.serve(record, identity, match)
         target = paths.parse(path)
         if target is None:
             return self._outside_objects(request, identity, path)
         if isinstance(target, discovery.Review):
             return await self._review(request, identity, target)
-        call = _call(request, target, identity)
-        seen.note(call)
+        call = _call(record, target, identity)
+        call.describe()
         resource = target.resource
         wanted = Attributes(
             call.verb, resource.group, resource.plural, target.subresource, target.namespace,
@@ -158,7 +155,7 @@ class App(Handling):
         return await self._objects.answer(call)
 
     async def _answer_run(self, call: Call) -> web.StreamResponse:
-        """Where queues limit how many runs a user may submit, no run beyond that is created."""
+        """Refuses a run beyond the number that queues let a user submit."""
         if call.verb != "create" or not await self._submissions.binding():
             return await self._objects.answer(call)
         body = await bodies.read_object(call.request)
@@ -170,23 +167,13 @@ class App(Handling):
         async with self._submissions.admitted(call.identity, place, body, created):
             return await self._objects.answer(call)
 
-    async def _prepare_run(self, facts: engine.Engine, call: Call) -> None:
-        """What is looked at before a Run is created or deleted."""
+    async def _prepare_run(self, facts: capabilities.Engine, call: Call) -> None:
+        """Checks before a Run is created or deleted."""
         if call.verb == "create":
             admission.admit_run(facts, await bodies.read_object(call.request))
             call.ledger = facts.ledger
         elif call.verb == "delete" and "dryRun" not in call.query:
-            await self._platform.accounts.let_go(call.target.namespace, call.target.name)
-
-    async def _used(
-        self, request: web.BaseRequest, identity: Identity, asked: usage.Question
-    ) -> web.Response:
-        if asked.what != "proxy":
-            return await self._usage.answer(request, identity, asked)
-        # It tells about everybody's pods, as the server's own metrics do.
-        self._access.authorize_path(identity, "/metrics")
-        only_get(request)
-        return await self._looking.answer(asked.name, asked.page)
+            await self._platform.services.usage.release(call.target.namespace, call.target.name)
 
     def _outside_objects(
         self, request: web.BaseRequest, identity: Identity, path: str
@@ -197,7 +184,9 @@ class App(Handling):
             return self._metrics_page(request)
         if path.startswith("/openapi/"):
             only_get(request)
-            return bytes_response(openapi.document(path), "application/json")
+            return bytes_response(
+                openapi.document(path, platform_openapi.embedded), "application/json"
+            )
         accept = request.headers.get("Accept")
         found = discovery.document(path, accept, request.host)
         if found is None:
@@ -211,8 +200,8 @@ class App(Handling):
         self._access.authorize_path(identity, "/apis")
         if request.method != "POST":
             raise method_not_allowed()
-        body = await bodies.read_object(request)
-        answer = await reviews.answer(review.kind, body, identity, self._access)
+        body = await bodies.read_object(request, limit=bodies.MAX_REVIEW_BYTES)
+        answer = await access_reviews.answer(review.kind, body, identity, self._access)
         return json_response(answer, 201)
 
 
@@ -223,12 +212,12 @@ async def make_app(
     audit: AuditLog | None = None,
     gateway: NodeGateway | None = None,
 ) -> App:
-    """An App whose tokens and bindings are loaded. `stop_app` undoes it. In `state` lie blobs and
-    the key of pods' tokens."""
+    """An App with its tokens and bindings loaded. `stop_app` undoes it. `state` has the blobs and
+    the key of pod tokens."""
     access = Access(api, PodTokens(EmbeddedStore(api), ensure_key(state / "pod-tokens.key")))
     await access.start()
     app = App(api, access, audit, gateway, state)
-    app.background.append(asyncio.create_task(tokens.sweep_regularly(api)))
+    app.background.append(asyncio.create_task(bearer_tokens.sweep_regularly(api)))
     return app
 
 
@@ -240,8 +229,9 @@ async def stop_app(app: App) -> None:
     await app._access.stop()
 
 
-def _call(request: web.BaseRequest, target: paths.Target, identity: Identity) -> Call:
-    """The verb that a method on this target means."""
+def _call(record: RequestRecord, target: paths.Target, identity: Identity) -> Call:
+    """The verb of a method on this target."""
+    request = record.request
     url = request.rel_url
     query: queries.Query = url.query if url.raw_query_string else {}
     method = request.method
@@ -262,11 +252,11 @@ def _call(request: web.BaseRequest, target: paths.Target, identity: Identity) ->
             verb = ""
     if not verb:
         raise method_not_allowed()
-    return Call(request, target, verb, query, identity)
+    return Call(request, target, verb, query, identity, record)
 
 
 def _refuse_unreadable(*texts: str) -> None:
-    """Bytes that are not UTF-8 come as surrogates, which no answer or log line could repeat."""
+    """Bytes that are not UTF-8 come as surrogates, which no response or log line can repeat."""
     try:
         "".join(texts).encode()
     except UnicodeEncodeError as problem:
@@ -278,7 +268,7 @@ def _version() -> dict[str, str]:
     return {
         "major": "1",
         "minor": "36",
-        "gitVersion": f"v1.36.0-windlass.{windlass.__version__}",
+        "gitVersion": f"v1.36.0-windlass.{VERSION}",
         "gitCommit": "",
         "gitTreeState": "",
         "buildDate": "",

@@ -9,16 +9,16 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from windlass.control import engine
-from windlass.kinds import kubernetes, queue
-from windlass.kinds.resources import Resource
-from windlass.server.identity import MASTERS, SYSTEM_NAMESPACE
-from windlass.server.tokens import SERVER_USER, Tokens, create_token
+from windlass.control.model import capabilities
+from windlass.kinds.types import core, queue
+from windlass.kinds.types.resource import Resource
+from windlass.server.auth.bearer_tokens import SERVER_USER, Tokens, create_token
+from windlass.server.auth.identity import MASTERS, SYSTEM_NAMESPACE
 from windlass.store import errors
 from windlass.store.embedded.api import Api
-from windlass.store.embedded.requests import WriteOptions
-from windlass.store.kubernetes import kubeconfig
-from windlass.store.kubernetes.access import KubeconfigError
+from windlass.store.embedded.options import WriteOptions
+from windlass.store.kubernetes.config import kubeconfig
+from windlass.store.kubernetes.config.model import KubeconfigError
 
 CONTEXT = "windlass"
 ADMIN = "admin"
@@ -26,29 +26,34 @@ NAMESPACES = ("default", SYSTEM_NAMESPACE, "kube-node-lease")
 
 
 async def ensure_objects(api: Api) -> None:
-    """The namespaces and the queue that everything else takes for granted."""
+    """Creates the namespaces and the queue that everything else needs."""
     for name in NAMESPACES:
-        await _ensure(api, kubernetes.Namespace.resource, {"metadata": {"name": name}})
+        await _ensure(api, core.Namespace.resource, {"metadata": {"name": name}})
     await _ensure(
         api, queue.Queue.resource, {"metadata": {"name": "default"}, "spec": {}}
     )  # fmt: skip
 
 
-async def write_engine(api: Api, facts: engine.Engine) -> None:
-    """What this engine can do, for controllers and for people; ours to say at every start."""
-    body = {"metadata": {"name": engine.NAME}, "data": facts.data()}
-    resource, options = kubernetes.ConfigMap.resource, WriteOptions(user=SERVER_USER)
+async def write_engine(api: Api, facts: capabilities.Engine) -> None:
+    """Publishes the capabilities of this engine for controllers and users, at every start."""
+    body = {"metadata": {"name": capabilities.NAME}, "data": facts.data()}
+    resource, options = core.ConfigMap.resource, WriteOptions(user=SERVER_USER)
     try:
-        await api.create(resource, engine.NAMESPACE, body, options)
+        await api.create(resource, capabilities.NAMESPACE, body, options)
     except errors.AlreadyExists:
         await api.patch(
-            resource, engine.NAMESPACE, engine.NAME, {"data": facts.data()}, "merge", options
+            resource,
+            capabilities.NAMESPACE,
+            capabilities.NAME,
+            {"data": facts.data()},
+            "merge",
+            options,
         )
 
 
 async def ensure_kubeconfig(api: Api, path: Path, url: str, authority: bytes | None) -> None:
-    """The admin's kubeconfig for this address; keeps its token as long as the store knows it."""
-    # A lock left by a server that was killed; only we write here, and the folder is ours alone.
+    """The admin's kubeconfig for this address; keeps its token while the store knows it."""
+    # A lock of a killed server is stale: only this process writes here.
     path.with_name(path.name + ".lock").unlink(missing_ok=True)
     token = known_token(path)
     if not token or await Tokens(api).identify(token) is None:
@@ -71,7 +76,7 @@ def known_token(path: Path) -> str:
 
 
 def known_port(path: Path) -> int:
-    """The port the server had last time, so that clients find it again after a restart."""
+    """The port of the last start, so that clients find the server after a restart."""
     with contextlib.suppress(KubeconfigError, ValueError):
         cluster = kubeconfig.load([path]).clusters.get(CONTEXT)
         return int(cluster.server.rpartition(":")[2]) if cluster else 0

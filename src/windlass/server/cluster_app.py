@@ -1,8 +1,8 @@
 """The server on Kubernetes: `python -m windlass.server cluster --state DIR`.
 
-Serves the platform API alone, as an aggregated API: people reach it through the cluster's API
-server, which says who they are; pods reach it directly with tokens of their own. Objects live in
-the cluster; code, mailboxes and kept logs lie in the state folder, or where all servers see them.
+Serves the platform API alone, as an aggregated API: users reach it through the cluster's API
+server, which authenticates them; pods reach it directly with tokens of their own. Objects live in
+the cluster; code, mailboxes and log archives are in the state folder, or in shared storage.
 """
 
 from __future__ import annotations
@@ -26,67 +26,82 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from windlass.agent import kept as agent_kept
 from windlass.control import manager
-from windlass.kinds import kubernetes
-from windlass.ledger import activity, service
+from windlass.kinds.types import core
+from windlass.ledger import service
+from windlass.ledger.ingest import utilization
 from windlass.ledger.service import Ledger
-from windlass.server import (
-    discovery,
-    frontproxy,
-    handling,
-    nodereports,
-    openapi,
-    places,
-    platformpaths,
-    routes,
-    usage,
-)
-from windlass.server.audit import AuditLog
-from windlass.server.frontproxy import FrontProxy
-from windlass.server.handling import HEALTH, Handling, Seen, bytes_response, only_get
-from windlass.server.places import Places
-from windlass.server.platformapi import PlatformApi
-from windlass.server.reviewing import PodTokens, Reviews
-from windlass.server.streams import Streams
+from windlass.podlogs import archive
+from windlass.server.apiserver import discovery, openapi
+from windlass.server.auth import request_header
+from windlass.server.auth.delegated import PodTokens, Reviews
+from windlass.server.auth.request_header import FrontProxy
+from windlass.server.http import request_handler
+from windlass.server.http.audit import AuditLog
+from windlass.server.http.request_handler import HEALTH, RequestHandler, RequestRecord, only_get
+from windlass.server.http.responses import bytes_response
+from windlass.server.http.streams import Streams
+from windlass.server.platform import openapi as platform_openapi
+from windlass.server.platform import paths
+from windlass.server.platform.api import PlatformApi
+from windlass.server.platform.handlers import metrics_push
+from windlass.server.platform.handlers.metrics import MetricsService
+from windlass.server.storage import backends
+from windlass.server.storage.backends import StorageBackends
 from windlass.store import connect, errors
-from windlass.store.kubernetes.access import KubeconfigError
+from windlass.store.informer import Informer
+from windlass.store.kubernetes import reviews
 from windlass.store.kubernetes.client import KubernetesStore
-from windlass.store.reflector import Reflector
+from windlass.store.kubernetes.config.model import KubeconfigError
 
 log = logging.getLogger("windlass.server")
 
 _STOP_SECONDS = 10.0
-_LOOK_SECONDS = 30.0
-"""Between two looks at the certificate's files; a new authority of the front proxy is seen at
+_POLL_SECONDS = 30.0
+"""Between two checks of the certificate files; a new authority of the front proxy takes effect at
 once."""
 
 
-class ClusterApp(Handling):
+class ClusterApp(RequestHandler):
     def __init__(
-        self, store: KubernetesStore, front: FrontProxy, kept: Places, audit: AuditLog | None
+        self,
+        store: KubernetesStore,
+        front: FrontProxy,
+        storage: StorageBackends,
+        audit: AuditLog | None,
     ) -> None:
         super().__init__(audit)
         self.front = front
         self._store = store
         self._reviews = Reviews(store)
         self._tokens = PodTokens(store)
+        self._scrapers = reviews.PathGuard(store)
         self._streams = Streams()
-        self._platform = PlatformApi(store, self._reviews, kept, self._streams)
-        told = nodereports.Reported(kept.reports)
-        others = functools.partial(_metrics_server, store)
-        self._usage = usage.Usage(store, self._reviews, told, told, others)
-        self.background = [*self._platform.background(), asyncio.create_task(_sweep(kept, store))]
+        reports = metrics_push.StoredReports(storage.node_metrics)
+        external = functools.partial(_metrics_server, store)
+        self._node_metrics = MetricsService(store, reports, reports, external)
+        self._agents = self.metrics.registry.gauge(
+            "windlass_agents_reporting", "Node agents that reported within three minutes."
+        )
+        self._node_reports = storage.node_metrics
+        self._platform = PlatformApi(
+            store, self._reviews, self._reviews.authorize_path, storage, self._streams,
+            self._node_metrics,
+        )  # fmt: skip
+        self.background = [
+            *self._platform.background(),
+            asyncio.create_task(_sweep(storage, store)),
+        ]
 
-    def keep_ledger(self, ledger: Ledger | None) -> None:
-        """Whom questions about usage are for, and who is told what nodes use."""
-        self._platform.accounts.ledger = ledger
+    def use_ledger(self, ledger: Ledger | None) -> None:
+        """The ledger that answers requests about usage, and gets the metrics of nodes."""
+        self._platform.use_ledger(ledger)
         if ledger is not None:
             ledger.meter = self._measured
 
-    async def _measured(self) -> activity.Measured:
-        # Which of its devices a pod gets is kubelet's choice.
-        return dataclasses.replace(await self._usage.measured(), nodes_choose=True)
+    async def _measured(self) -> utilization.Measured:
+        # kubelet chooses the devices of a pod, so the ledger does not know which ones it has.
+        return dataclasses.replace(await self._node_metrics.measured(), nodes_choose=True)
 
     async def stop(self) -> None:
         self._stopping = True
@@ -96,37 +111,38 @@ class ClusterApp(Handling):
             task.cancel()
         await asyncio.gather(*self.background, return_exceptions=True)
 
-    async def _answer(self, request: web.BaseRequest, seen: Seen) -> web.StreamResponse:
+    async def _answer(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         path = request.rel_url.raw_path.rstrip("/") or "/"
         if path in HEALTH:
             return self._health(request, path)
-        worked = await self._platform.answer_worker(request, path)
-        if worked is not None:
-            return worked
+        if path == "/metrics" and self.front.identify(request) is None:
+            await self._scrapers.admit(request.headers.get("Authorization"), path)
+            return await self._scraped(request)
+        match = self._platform.match(path)
+        if match is not None and not match.needs_identity:
+            return await self._platform.serve_worker(record, match)
         identity = self.front.identify(request)
         if identity is None:
             identity = await self._tokens.identify(request.headers.get("Authorization"))
-        seen.identity = identity
-        answered = await self._platform.answer(request, seen, identity, path)
-        if answered is not None:
-            return answered
-        used = usage.match(path) if routes.is_listed(path) else None
-        if used is not None:
-            # Also of a report: each would be a line in the audit log, where only refusals belong.
-            seen.asks("get", f"{used.what.removesuffix('s')}metrics.{platformpaths.GROUP}")
-            return await self._usage.answer(request, identity, used)
+        record.identity = identity
+        if match is not None:
+            return await self._platform.router.serve(record, identity, match)
         if path == "/metrics":
             await self._reviews.authorize_path(identity, path)
-            return self._metrics_page(request)
+            return await self._scraped(request)
         if identity.pod is None:
             return _described(request, path)
         raise errors.NotFound("the server could not find the requested resource")
 
+    async def _scraped(self, request: web.BaseRequest) -> web.Response:
+        self._agents.set(to=len(await self._node_reports.fresh()))
+        return self._metrics_page(request)
+
 
 async def _metrics_server(store: KubernetesStore, path: str) -> list[dict[str, Any]]:
-    """The cluster's own resource metrics; nothing where there are none."""
-    status, _, body = await store.raw("GET", f"{activity.PATH}/{path}")
-    if status in (404, 503):  # nobody serves them, or not now
+    """The cluster's own resource metrics; empty without a metrics-server."""
+    status, _, body = await store.raw("GET", f"{utilization.PATH}/{path}")
+    if status in (404, 503):  # no metrics-server, or not ready
         return []
     if status >= 300:
         raise errors.from_status(msgspec.json.decode(body), status)
@@ -135,9 +151,9 @@ async def _metrics_server(store: KubernetesStore, path: str) -> list[dict[str, A
 
 
 def _described(request: web.BaseRequest, path: str) -> web.Response:
-    """Discovery and OpenAPI of the one group: no secret to anyone who is known."""
+    """Discovery and OpenAPI of the one group, for every authenticated caller."""
     if path.startswith("/openapi/"):
-        body = openapi.document(path, only=platformpaths.GROUP)
+        body = openapi.document(path, platform_openapi.cluster, only=paths.GROUP)
         only_get(request)
         return bytes_response(body, "application/json")
     found = discovery.platform_document(path, request.headers.get("Accept"))
@@ -154,7 +170,7 @@ def main(argv: list[str]) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    handling.quiet_about_strangers()
+    request_handler.quiet_about_strangers()
     options = _parse(argv)
     import uvloop
 
@@ -163,7 +179,7 @@ def main(argv: list[str]) -> int:
             runner.run(serve(options))
     except (
         KubeconfigError,
-        frontproxy.NotConfigured,
+        request_header.NotConfigured,
         errors.ApiError,
         OSError,
         ValueError,
@@ -184,31 +200,31 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--context", help="default: the current one of the kubeconfig")
     parser.add_argument(
         "--storage", default="", metavar="URL",
-        help="s3://BUCKET/PREFIX?endpoint=...: code, logs and mailboxes lie there and in the "
-        "PostgreSQL database of --ledger, for any number of servers; default: in --state",
+        help="s3://BUCKET/PREFIX?endpoint=..., gs://BUCKET or az://CONTAINER?account=...: code, "
+        "logs and mailboxes are there and in the PostgreSQL database of --ledger, for any number "
+        "of servers; default: in --state",
     )  # fmt: skip
     parser.add_argument(
         "--storage-keys", type=Path, default=Path("/etc/windlass/storage"), metavar="DIR",
-        help="folder with the files access-key and secret-key, and ca.crt if the storage has an "
-        "authority of its own; default %(default)s",
+        help="folder with the keys of the storage, as its Secret is mounted; default %(default)s",
     )  # fmt: skip
     service.add_option(parser)
     return parser.parse_args(argv)
 
 
-async def _places(options: argparse.Namespace) -> Places:
+async def _storage(options: argparse.Namespace) -> StorageBackends:
     if not options.storage:
-        return places.on_disk(options.state, options.state / agent_kept.FOLDER)
+        return backends.on_disk(options.state, options.state / archive.FOLDER)
     database = service.address(options.ledger, options.state)
-    return await places.shared(options.storage, options.storage_keys, database)
+    return await backends.shared(options.storage, options.storage_keys, database)
 
 
-async def _sweep(kept: Places, store: KubernetesStore) -> None:
-    await kept.sweep_logs(store)
+async def _sweep(storage: StorageBackends, store: KubernetesStore) -> None:
+    await storage.sweep_logs(store)
 
 
 async def serve(options: argparse.Namespace) -> None:
-    """Until a signal asks it to stop."""
+    """Runs until a signal stops it."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -217,14 +233,14 @@ async def serve(options: argparse.Namespace) -> None:
     audit = AuditLog(options.state / "audit.log")
     try:
         async with _front_proxy(store) as facts:
-            kept = await _places(options)
-            app = ClusterApp(store, FrontProxy.read(_found(facts)), kept, audit)
+            storage = await _storage(options)
+            app = ClusterApp(store, FrontProxy.read(_found(facts)), storage, audit)
             try:
                 async with _ledger(store, options, app):
                     await _until(stop, options, app, facts)
             finally:
                 await app.stop()
-                await kept.close()
+                await storage.close()
     finally:
         audit.close()
         await store.close()
@@ -234,13 +250,13 @@ async def serve(options: argparse.Namespace) -> None:
 async def _ledger(
     store: KubernetesStore, options: argparse.Namespace, app: ClusterApp
 ) -> AsyncIterator[None]:
-    """Keeps the ledger beside the API, in one of the servers at a time."""
+    """Runs the ledger beside the API, in one of the servers at a time."""
     url = service.address(options.ledger, options.state)
     if url is None:
         yield
         return
     ledger = service.Ledger(url)
-    app.keep_ledger(ledger)
+    app.use_ledger(ledger)
     identity = f"{socket.gethostname()}-{os.getpid()}"
     registry = app.metrics.registry
     keeping = asyncio.create_task(
@@ -257,26 +273,26 @@ async def _ledger(
 
 
 @contextlib.asynccontextmanager
-async def _front_proxy(store: KubernetesStore) -> AsyncIterator[Reflector[kubernetes.ConfigMap]]:
-    """What the cluster says of its front proxy, kept up to date: its authority rotates."""
-    one = f"metadata.name={frontproxy.NAME}"
-    async with Reflector(
-        store, kubernetes.ConfigMap, frontproxy.NAMESPACE, field_selector=one
+async def _front_proxy(store: KubernetesStore) -> AsyncIterator[Informer[core.ConfigMap]]:
+    """The ConfigMap of the front proxy, kept up to date: its authority rotates."""
+    one = f"metadata.name={request_header.NAME}"
+    async with Informer(
+        store, core.ConfigMap, request_header.NAMESPACE, field_selector=one
     ) as facts:
         await facts.synced()
         yield facts
 
 
-def _found(facts: Reflector[kubernetes.ConfigMap]) -> kubernetes.ConfigMap:
-    found = facts.get(frontproxy.NAME, frontproxy.NAMESPACE)
-    return found if found is not None else kubernetes.ConfigMap()
+def _found(facts: Informer[core.ConfigMap]) -> core.ConfigMap:
+    found = facts.get(request_header.NAME, request_header.NAMESPACE)
+    return found if found is not None else core.ConfigMap()
 
 
 async def _until(
     stop: asyncio.Event,
     options: argparse.Namespace,
     app: ClusterApp,
-    facts: Reflector[kubernetes.ConfigMap],
+    facts: Informer[core.ConfigMap],
 ) -> None:
     runner = web.ServerRunner(app.server(), shutdown_timeout=_STOP_SECONDS)
     await runner.setup()
@@ -288,16 +304,16 @@ async def _until(
         ).start()  # fmt: skip
         gc.collect()
         gc.freeze()
-        log.info("serving %s on port %d", platformpaths.GROUP, runner.addresses[0][1])
+        log.info("serving %s on port %d", paths.GROUP, runner.addresses[0][1])
         woken = asyncio.Event()
         facts.add_handler(lambda *_: woken.set())
-        waking = asyncio.create_task(_tell(woken, stop))
+        waking = asyncio.create_task(_wake_on_stop(woken, stop))
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
+                async with asyncio.timeout(_POLL_SECONDS):
                     await woken.wait()
             woken.clear()
-            with contextlib.suppress(frontproxy.NotConfigured, OSError, ssl.SSLError):
+            with contextlib.suppress(request_header.NotConfigured, OSError, ssl.SSLError):
                 app.front = FrontProxy.read(_found(facts))
                 entrance.renew(app.front)
         await waking
@@ -307,20 +323,20 @@ async def _until(
         log.info("stopped")
 
 
-async def _tell(woken: asyncio.Event, stop: asyncio.Event) -> None:
+async def _wake_on_stop(woken: asyncio.Event, stop: asyncio.Event) -> None:
     await stop.wait()
     woken.set()
 
 
 class _Entrance:
-    """The TLS context, made anew when a certificate or the front proxy's authority changes."""
+    """The TLS context, renewed when a certificate or the front proxy's authority changes."""
 
     def __init__(self, certificate: Path, key: Path, front: FrontProxy) -> None:
         self._files = certificate, key
         self._made_of = self._ingredients(front)
         self.context = self._make(front)
         self._current = self.context
-        # Called for each connection: so the one that listens can stay while others take its place.
+        # Called for each connection, so a new context takes effect while the socket stays open.
         self.context.sni_callback = self._take_current
 
     def renew(self, front: FrontProxy) -> None:
@@ -343,6 +359,6 @@ class _Entrance:
         context.set_alpn_protocols(["http/1.1"])
         context.load_cert_chain(*self._files)
         context.load_verify_locations(cadata=front.authority)
-        # Pods bring none; one that is brought must be the front proxy's.
+        # Pods have no client certificate; if there is one, it must be of the front proxy.
         context.verify_mode = ssl.CERT_OPTIONAL
         return context

@@ -1,7 +1,7 @@
 """The server process: `python -m windlass.server --state DIR`.
 
-Opens the store, makes sure of what must exist, starts the control room's services, binds, and
-only then writes `server.json`. One server per state folder; SIGTERM and SIGINT stop it in order.
+Opens the store, creates required objects, starts the controllers, binds, and only then writes
+`server.json`. One server per state folder; SIGTERM and SIGINT stop it in order.
 """
 
 from __future__ import annotations
@@ -25,24 +25,27 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-import windlass
-from windlass.agent import kept, machine, privileges
-from windlass.agent.gateway import AgentGateway
-from windlass.control import engine
-from windlass.kinds import hostpods
+from windlass.agent.api.client import AgentGateway
+from windlass.agent.node import inventory, privileges
+from windlass.control.model import capabilities
+from windlass.kinds.annotations import TEAM
 from windlass.ledger import service
-from windlass.server import bootstrap, handling, nodetokens, services, tls
+from windlass.podlogs import archive
+from windlass.server import bootstrap, default_services
 from windlass.server.app import App, make_app, stop_app
-from windlass.server.audit import AuditLog
+from windlass.server.auth import certificates, node_credentials
+from windlass.server.http import request_handler, watchdog
+from windlass.server.http.audit import AuditLog
 from windlass.store import errors
-from windlass.store.embedded import schema
+from windlass.store.embedded import migrations
 from windlass.store.embedded.api import Api
 from windlass.store.embedded.client import EmbeddedStore
+from windlass.version import VERSION
 
 log = logging.getLogger("windlass.server")
 
 _STOP_SECONDS = 10.0
-_RENEWAL_LOOK_SECONDS = 24 * 3600.0
+_RENEWAL_CHECK_SECONDS = 24 * 3600.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,30 +53,31 @@ class Options:
     state: Path
     host: str
     port: int | None
-    """None: the port of last time, or any."""
+    """None: the port of the last start, or any."""
     controllers: bool
     certificate: Path | None
     key: Path | None
     ledger: str | None = None
-    """The address of the ledger's database; None: no ledger is kept."""
+    """The address of the ledger's database; None: no ledger."""
 
 
 COMPLAINT = "windlass.server: "
-"""Begins the line in which a server that cannot start says why; it is the last of its output."""
+"""The prefix of the last line of output, in which a server reports why it cannot start."""
 
 
 class StartError(Exception):
-    """Why the server cannot start, for people."""
+    """The reason why the server cannot start, for users."""
 
 
 def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    handling.quiet_about_strangers()
+    request_handler.quiet_about_strangers()
+    os.umask(0o077)  # the store, the ledger, uploads and logs are the engine's alone
     try:
         options = parse(argv)
-        with _folder_held(options.state):
+        with _folder_lock(options.state):
             _run(options)
     except StartError as problem:
         print(f"{COMPLAINT}{problem}", file=sys.stderr)  # noqa: T201 (for people)
@@ -117,9 +121,9 @@ def _run(options: Options) -> None:
         raise StartError(
             f"there is no space left on the disk of {options.state}; free some and start again"
         ) from problem
-    except schema.StoreTooNew as problem:
+    except migrations.StoreTooNew as problem:
         raise StartError(str(problem)) from problem
-    except (schema.StoreUnusable, errors.Unavailable) as problem:
+    except (migrations.StoreUnusable, errors.Unavailable) as problem:
         raise StartError(
             f"the store in {options.state} cannot be used: {problem}; if its disk is full, free "
             "some space; if the file is damaged, put a backup back with `windlass restore`"
@@ -127,7 +131,12 @@ def _run(options: Options) -> None:
 
 
 async def serve(options: Options) -> None:
-    """Runs until a signal asks it to stop."""
+    """Runs until a signal stops it."""
+    with watchdog.watching():
+        await _serve(options)
+
+
+async def _serve(options: Options) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -138,13 +147,13 @@ async def serve(options: Options) -> None:
         audit = AuditLog(options.state / "audit.log")
         gateway = AgentGateway(EmbeddedStore(api), options.state / "agent")
         app = await make_app(api, options.state, audit=audit, gateway=gateway)
-        old = kept.sweep_regularly(options.state / "agent" / kept.FOLDER, EmbeddedStore(api))
+        old = archive.sweep_regularly(options.state / "agent" / archive.FOLDER, EmbeddedStore(api))
         app.background.append(asyncio.create_task(old))
         try:
             async with _listening(options, app) as (url, authority):
                 await bootstrap.ensure_kubeconfig(api, options.state / "kubeconfig", url, authority)
-                name = machine.node_name()
-                await nodetokens.ensure(api, options.state, name, url, authority)
+                name = inventory.node_name()
+                await node_credentials.ensure(api, options.state, name, url, authority)
                 facts = _engine(url, authority, ledger=options.ledger is not None)
                 await bootstrap.write_engine(api, facts)
                 # A server without controllers serves objects for others to run.
@@ -158,9 +167,9 @@ async def serve(options: Options) -> None:
         await api.close()
 
 
-def _engine(url: str, authority: bytes | None, *, ledger: bool) -> engine.Engine:
-    """What this machine can do for runs."""
-    return engine.Engine(
+def _engine(url: str, authority: bytes | None, *, ledger: bool) -> capabilities.Engine:
+    """The capabilities of this machine for runs."""
+    return capabilities.Engine(
         images=False,
         addresses="node",
         server=url,
@@ -169,8 +178,9 @@ def _engine(url: str, authority: bytes | None, *, ledger: bool) -> engine.Engine
         claims=False,
         admission=False,
         heartbeats=True,
+        other_schedulers=False,
         python=sys.executable,
-        environments=f"{hostpods.TEAM}/environments",
+        environments=f"{TEAM}/environments",
         ledger=ledger,
     )
 
@@ -179,13 +189,13 @@ async def _until_stopped(
     options: Options, api: Api, app: App, url: str, stop: asyncio.Event
 ) -> None:
     ledger = service.Ledger(options.ledger) if options.ledger is not None else None
-    app.keep_ledger(ledger)
+    app.use_ledger(ledger)
     registry = app.metrics.registry
-    running = services.services(api, registry, ledger) if options.controllers else []
+    running = default_services.services(api, registry, ledger) if options.controllers else []
     tasks = [asyncio.create_task(service.run()) for service in running]
     described = options.state / "server.json"
     _describe(described, url)
-    # What was loaded so far lives as long as the process: the collector need not look at it again.
+    # Objects that exist now live as long as the process: the collector need not visit them again.
     gc.collect()
     gc.freeze()
     log.info("serving %s from %s", url, options.state)
@@ -194,7 +204,7 @@ async def _until_stopped(
         await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             if task.done():
-                task.result()  # a service that ends without being asked ends the server
+                task.result()  # a service that ends on its own ends the server
     finally:
         described.unlink(missing_ok=True)
         waiting.cancel()
@@ -209,10 +219,10 @@ async def _until_stopped(
 
 @contextlib.asynccontextmanager
 async def _listening(options: Options, app: App) -> AsyncIterator[tuple[str, bytes | None]]:
-    """Bound and answering; yields the URL and the authority that clients must trust."""
+    """Bound and serving; yields the URL and the authority that clients must trust."""
     files = _tls_files(options)
     try:
-        context = tls.server_context(files)
+        context = certificates.server_context(files)
     except (OSError, ssl.SSLError) as problem:
         raise StartError(f"the TLS certificate cannot be used: {problem}") from problem
     runner = web.ServerRunner(app.server(), shutdown_timeout=_STOP_SECONDS)
@@ -249,22 +259,22 @@ async def _bind(runner: web.ServerRunner, options: Options, context: ssl.SSLCont
 
 
 async def _renew(options: Options, context: ssl.SSLContext) -> None:
-    """A server that runs for years takes up its next certificate without a restart."""
+    """A long-running server takes up its next certificate without a restart."""
     while True:
-        await asyncio.sleep(_RENEWAL_LOOK_SECONDS)
+        await asyncio.sleep(_RENEWAL_CHECK_SECONDS)
         files = _tls_files(options)
         context.load_cert_chain(files.certificate, files.key)
 
 
-def _tls_files(options: Options) -> tls.Files:
+def _tls_files(options: Options) -> certificates.Files:
     if options.certificate and options.key:
-        return tls.Files(options.certificate, options.key, None)
-    return tls.ensure(options.state / "tls", options.host)
+        return certificates.Files(options.certificate, options.key, None)
+    return certificates.ensure(options.state / "tls", options.host)
 
 
 @contextlib.contextmanager
-def _folder_held(state: Path) -> Iterator[None]:
-    """The folder is this process's until it ends, however it ends."""
+def _folder_lock(state: Path) -> Iterator[None]:
+    """Locks the folder for this process until it ends, however it ends."""
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = open(state / "lock", "a")  # noqa: SIM115 (held open on purpose)
@@ -284,8 +294,8 @@ def _folder_held(state: Path) -> Iterator[None]:
 
 
 def _sync_names(state: Path) -> None:
-    """The files of the state folder are safe; so must be their names before anyone is told of
-    them, or a power failure would leave a store whose authority and admin token are new."""
+    """Syncs the file names of the state folder before the server announces itself: else a power
+    failure could leave a store with a new authority and admin token."""
     for folder in (state / "tls", state, state.parent):
         with contextlib.suppress(FileNotFoundError, PermissionError):
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -296,13 +306,13 @@ def _sync_names(state: Path) -> None:
 
 
 def _describe(path: Path, url: str) -> None:
-    """server.json, whole or not at all; start time and pid together name this process."""
+    """Writes server.json atomically; start time and pid together identify this process."""
     stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     facts = {
         "pid": os.getpid(),
         "startTime": int(stat[19]),
         "url": url,
-        "version": windlass.__version__,
+        "version": VERSION,
     }
     temporary = path.with_name(path.name + ".new")
     temporary.write_bytes(msgspec.json.encode(facts))

@@ -1,7 +1,7 @@
 """Several policies on one scenario, side by side.
 
-`windlass simulate` and `bench.backfill` call it. What was finished when somebody interrupts is
-kept: a comparison is a list of outcomes, and says whether it is complete.
+`windlass simulate` and `bench.backfill` call it. Outcomes that were finished before an interrupt
+are kept: a comparison is a list of outcomes, and records whether it is complete.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from windlass.sim import checks, engine, measures
-from windlass.sim.measures import Outcome
+from windlass.sim import engine
+from windlass.sim.checks import invariants
+from windlass.sim.metrics import metrics
+from windlass.sim.metrics.metrics import Outcome
+from windlass.sim.policy_grid import Variant
 from windlass.sim.scenario import Scenario
-from windlass.sim.variants import Variant
 
 Progress = Callable[[str, int, int], None]
-"""Told: which policy, how many jobs ended, of how many."""
+"""Called with the policy, the number of ended jobs and the number of all jobs."""
 RECHECK = 20
 """With checks on, every so many decisions are made anew from facts in another order."""
 
@@ -42,13 +44,13 @@ class Comparison:
             "nodes": len(facts.nodes),
             "gpus": sum(d.kind == "gpu" for node in facts.nodes for d in node.devices),
             "queues": [queue.name for queue in facts.queues],
-            "jobs": sum(job.unit.kin is not None for job in self.scenario.jobs),
+            "jobs": sum(job.workload.history_key is not None for job in self.scenario.jobs),
             "complete": not self.interrupted,
             "not_played": [
                 name for name in self.planned if name not in {o.policy for o in self.outcomes}
             ],
             "decisions_checked": self.decisions_checked,
-            "policies": [measures.summary(outcome) for outcome in self.outcomes],
+            "policies": [metrics.summary(outcome) for outcome in self.outcomes],
         }
 
 
@@ -66,7 +68,7 @@ def compare(
             checker = checker_for(scenario, variant) if check else None
             comparison.outcomes.append(
                 engine.run(
-                    scenario, variant, checker=checker, progress=_told(progress, variant.name)
+                    scenario, variant, checker=checker, progress=_reporter(progress, variant.name)
                 )
             )
             comparison.decisions_checked += checker.checked if checker is not None else 0
@@ -75,13 +77,13 @@ def compare(
     return comparison
 
 
-def checker_for(scenario: Scenario, variant: Variant, again: int = RECHECK) -> checks.Checker:
-    """Promises are held against the core where units run as long as they say, no node is lost, and
-    who is told to go is gone at once."""
+def checker_for(scenario: Scenario, variant: Variant, again: int = RECHECK) -> invariants.Checker:
+    """A checker for the scenario. It checks reserved starts where workloads run as long as stated,
+    no node is lost, and evicted workloads are gone at once."""
     policy = variant.policy()
     kept = (
         all(
-            job.unit.expected is not None and job.unit.expected >= job.duration
+            job.workload.expected is not None and job.workload.expected >= job.duration
             for job in scenario.jobs
         )
         and not scenario.outages
@@ -91,7 +93,7 @@ def checker_for(scenario: Scenario, variant: Variant, again: int = RECHECK) -> c
             or not (policy.preempt or policy.reclaim or scenario.facts.advance)
         )
     )
-    return checks.Checker(policy, again=again, promises=kept)
+    return invariants.Checker(policy, again=again, check_reservations=kept)
 
 
 def columns(comparison: Comparison) -> tuple[str, ...]:
@@ -102,7 +104,7 @@ def columns(comparison: Comparison) -> tuple[str, ...]:
 
 def rows(comparison: Comparison) -> list[list[str]]:
     """The table for people, under `columns`."""
-    return [_row(measures.summary(outcome)) for outcome in comparison.outcomes]
+    return [_row(metrics.summary(outcome)) for outcome in comparison.outcomes]
 
 
 def _row(found: dict[str, Any]) -> list[str]:
@@ -111,18 +113,18 @@ def _row(found: dict[str, Any]) -> list[str]:
     points = ("mean", "p50", "p95", "p99")
     return [
         found["policy"],
-        *(told_seconds(waits.get(point)) for point in points),
-        *(told_seconds(completions.get(point)) for point in points),
-        told_seconds(found["makespan_s"]),
-        told_part(found["utilisation"]),
-        told_part(found["fragmentation"]),
+        *(format_seconds(waits.get(point)) for point in points),
+        *(format_seconds(completions.get(point)) for point in points),
+        format_seconds(found["makespan_s"]),
+        format_part(found["utilisation"]),
+        format_part(found["fragmentation"]),
         "-" if fair is None else f"{fair['jain']:.2f}",
         str(found["preemptions"]),
-        *([] if found["cost"] is None else [told_cost(found["cost"]["jobs"])]),
+        *([] if found["cost"] is None else [format_cost(found["cost"]["jobs"])]),
     ]
 
 
-def told_cost(amount: float) -> str:
+def format_cost(amount: float) -> str:
     return f"{amount:,.2f}" if amount < 1000 else f"{amount:,.0f}"
 
 
@@ -149,8 +151,8 @@ def cards(comparison: Comparison) -> Iterator[str]:
             yield "  " + "  ".join(f"{name} {named[name]}" for name in names if name in named)
 
 
-def told_seconds(seconds: float | None) -> str:
-    """A duration in the unit that suits its size."""
+def format_seconds(seconds: float | None) -> str:
+    """A duration in the workload that suits its size."""
     if seconds is None:
         return "-"
     for name, size in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):
@@ -159,11 +161,11 @@ def told_seconds(seconds: float | None) -> str:
     return f"{seconds:.0f}s"
 
 
-def told_part(part: float | None) -> str:
+def format_part(part: float | None) -> str:
     return "-" if part is None else f"{100 * part:.1f}%"
 
 
-def _told(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+def _reporter(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
     if progress is None:
         return None
     return lambda done, total: progress(name, done, total)
@@ -172,37 +174,37 @@ def _told(progress: Progress | None, name: str) -> Callable[[int, int], None] | 
 def _left_over(outcome: Outcome) -> Iterator[str]:
     """Jobs that were not played to their end, and why the first of them waits."""
     groups = (
-        (measures.never_started(outcome.records), "never starts", "never start"),
-        (measures.unfinished(outcome.records), "started and never ends", "started and never end"),
+        (metrics.never_started(outcome.records), "never starts", "never start"),
+        (metrics.unfinished(outcome.records), "started and never ends", "started and never end"),
     )
     for records, one, many in groups:
         if records:
             jobs = f"1 job {one}" if len(records) == 1 else f"{len(records):,} jobs {many}"
-            reasons = (outcome.verdicts.get(record.job.unit.key, "") for record in records)
+            reasons = (outcome.verdicts.get(record.job.workload.key, "") for record in records)
             reason = next(filter(None, reasons), "")
             yield f"{outcome.policy}: {jobs}" + (f": {reason}" if reason else "")
 
 
 def remarks(comparison: Comparison) -> list[str]:
     """What the table does not say."""
-    said: list[str] = []
+    notes: list[str] = []
     for outcome in comparison.outcomes:
-        found = measures.summary(outcome)
-        said += _left_over(outcome)
+        found = metrics.summary(outcome)
+        notes += _left_over(outcome)
         if found["cost"] is not None:
-            paid, whole = (told_cost(found["cost"][name]) for name in ("jobs", "nodes"))
-            said.append(f"{outcome.policy}: jobs paid {paid} of the {whole} that the nodes cost")
+            paid, whole = (format_cost(found["cost"][name]) for name in ("jobs", "nodes"))
+            notes.append(f"{outcome.policy}: jobs paid {paid} of the {whole} that the nodes cost")
         made = found["promises"]
         if made["made"]:
             late, gone = made["worst_delay_s"], made["withdrawn"]
-            said.append(
-                f"{outcome.policy}: {made['kept']} of {made['made']} promised starts were kept"
+            notes.append(
+                f"{outcome.policy}: {made['kept']} of {made['made']} reserved starts were kept"
                 + (f", {gone} withdrawn before" if gone else "")
-                + (f", the worst {told_seconds(late)} late" if late else "")
+                + (f", the worst {format_seconds(late)} late" if late else "")
             )
     missing = comparison.data()["not_played"]
     if comparison.interrupted:
-        said.append(f"interrupted; not played to the end: {', '.join(missing)}")
+        notes.append(f"interrupted; not played to the end: {', '.join(missing)}")
     if comparison.decisions_checked:
-        said.append(f"{comparison.decisions_checked} decisions checked, no rule was broken")
-    return said
+        notes.append(f"{comparison.decisions_checked} decisions checked, no rule was broken")
+    return notes

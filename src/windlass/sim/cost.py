@@ -2,8 +2,8 @@
 
 The rule: for every second and every node, a job pays the node's price times the largest part that
 it holds there of any one resource: half of the GPUs, or half of the CPUs, is half of the price. A
-GPU of which a share is held counts by the larger of its compute and its memory. What nobody holds
-is paid by nobody; `Prices.total` is what the nodes themselves cost.
+GPU of which a share is allocated counts by the larger of its compute and its memory. No job pays
+for unallocated capacity; `Prices.total` is what the nodes themselves cost.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable
 
-from windlass.core.facts import WHOLE, Device, Node, Seat, Unit
+from windlass.core.model.types import WHOLE, Device, Node, PodAssignment, Workload
 
 BILLIONTH = 1e-9
 
@@ -24,22 +24,22 @@ class Prices:
         self.total = BILLIONTH * sum(node.price for node in there if node.ready_in <= 0)
         """Of all nodes that exist, a second; 0: nothing has a price."""
 
-    def fee(self, unit: Unit, seats: Iterable[Seat]) -> float:
-        """What a unit pays a second for these seats."""
+    def fee(self, workload: Workload, pods: Iterable[PodAssignment]) -> float:
+        """What a workload pays a second for these pods."""
         if not self._nodes:
             return 0.0
-        roles = {role.name: role for role in unit.roles}
-        held: dict[str, dict[str, float]] = {}
-        for seat in seats:
-            node = self._nodes.get(seat.node)
+        roles = {role.name: role for role in workload.roles}
+        allocated: dict[str, dict[str, float]] = {}
+        for pod in pods:
+            node = self._nodes.get(pod.node)
             if node is None:
                 continue
-            parts = held.setdefault(seat.node, collections.defaultdict(float))
-            for name, amount in roles[seat.role].needs.items():
+            parts = allocated.setdefault(pod.node, collections.defaultdict(float))
+            for name, amount in roles[pod.role].needs.items():
                 if node.allocatable.get(name):
                     parts[name] += amount / node.allocatable[name]
-            for grant in seat.grants:
-                device = self._devices.get((seat.node, grant.device))
+            for grant in pod.grants:
+                device = self._devices.get((pod.node, grant.device))
                 if device is not None:
                     part = grant.compute / WHOLE
                     if device.memory:
@@ -47,7 +47,7 @@ class Prices:
                     parts[f"device {device.kind}"] += part / _count(node, device)
         return BILLIONTH * sum(
             self._nodes[name].price * min(1.0, max(parts.values(), default=0.0))
-            for name, parts in held.items()
+            for name, parts in allocated.items()
         )
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from typing import Literal
 
-from windlass.core.facts import Running, Seat
+from windlass.core.model.types import PodAssignment, Running
 from windlass.sim.scenario import FOREVER, Job
 
 LATE = 1e-6
@@ -39,9 +39,9 @@ class Attempt:
     withdrawn: float | None = None
     """When its first firm reservation that was not kept was withdrawn."""
     withdrawn_because: str = ""
-    held: float = 0.0
+    allocated: float = 0.0
     since: float = 0.0
-    """`held` is in `device_seconds` until then."""
+    """Until when `allocated` is included in `device_seconds`."""
 
     @property
     def reservation(self) -> Literal["", "kept", "late", "withdrawn", "open"]:
@@ -56,8 +56,8 @@ class Attempt:
 
     def holds(self, now: float, amount: float, nodes: Iterable[str] = ()) -> None:
         """From now on it holds so much."""
-        self.device_seconds += self.held * (now - self.since)
-        self.held, self.since = amount, now
+        self.device_seconds += self.allocated * (now - self.since)
+        self.allocated, self.since = amount, now
         self.devices = max(self.devices, amount)
         self.nodes = tuple(dict.fromkeys((*self.nodes, *nodes)))
 
@@ -74,12 +74,12 @@ class Record:
     saved: float = 0.0
     """Seconds of work that survive the end of an attempt."""
     ran: float = 0.0
-    """Seconds it held room, over all attempts."""
+    """Seconds it held capacity, over all attempts."""
     lost: float = 0.0
     """Seconds of work that had to be done again."""
     preempted: int = 0
     shrunk: int = 0
-    """How often it gave surplus members back."""
+    """How often it gave surplus pods back."""
     moved: list[tuple[float, str]] = dataclasses.field(default_factory=list)
     """When it was moved elsewhere, and for which job."""
     failed: int = 0
@@ -88,10 +88,10 @@ class Record:
     attempts: list[Attempt] = dataclasses.field(default_factory=list)
     """All its turns; the last one may still wait or run."""
     cost: float = 0.0
-    """What it has paid; see `sim.pricing`."""
+    """What it has paid; see `sim.cost`."""
 
     @property
-    def promised(self) -> float | None:
+    def reserved_start(self) -> float | None:
         """The first start that was firmly reserved for its first attempt."""
         return self.attempts[0].reserved if self.attempts else None
 
@@ -112,19 +112,19 @@ class Record:
 
     @property
     def completion(self) -> float | None:
-        return None if self.end is None else self.end - self.job.unit.submitted
+        return None if self.end is None else self.end - self.job.workload.submitted
 
 
 @dataclasses.dataclass(slots=True)
 class Live:
-    """An attempt that holds room."""
+    """An attempt that holds capacity."""
 
     record: Record
     running: Running
     since: float
     """From here on `rate` holds."""
     done: float
-    """Seconds of work at `since`, counted with the least members."""
+    """Seconds of work at `since`, counted with the least pods."""
     loaded: float = 0.0
     """When it has loaded its state and works again."""
     saved: float = 0.0
@@ -150,7 +150,7 @@ class Live:
 
     @property
     def key(self) -> str:
-        return self.running.unit.key
+        return self.running.workload.key
 
     def work(self, now: float) -> float:
         return self.done + max(0.0, now - max(self.since, self.loaded)) * self.rate
@@ -185,12 +185,12 @@ class Live:
             number -= 1
         return number
 
-    def turn(self, now: float, interval: float | None, seats: tuple[Seat, ...]) -> None:
-        """It has other members: from now on it works at another rate."""
+    def turn(self, now: float, interval: float | None, pods: tuple[PodAssignment, ...]) -> None:
+        """It has other pods: from now on it works at another rate."""
         self._settle(now, interval)
-        there = {(seat.role, seat.index) for seat in seats}
+        there = {(pod.role, pod.index) for pod in pods}
         leaving = tuple(member for member in self.running.leaving if member in there)
-        self.running = dataclasses.replace(self.running, seats=seats, leaving=leaving)
+        self.running = dataclasses.replace(self.running, pods=pods, leaving=leaving)
         self.rate = rate_of(self.running)
 
     def roll_back(self, now: float, interval: float | None) -> None:
@@ -216,11 +216,11 @@ class Live:
 
 
 def rate_of(running: Running) -> float:
-    """How fast it works with the members it has: 1 with its least, 0 while a gang is broken."""
-    unit = running.unit
+    """How fast it works with the pods it has: 1 with its least, 0 while a gang is broken."""
+    workload = running.workload
     counts: dict[str, int] = {}
-    for seat in running.seats:
-        counts[seat.role] = counts.get(seat.role, 0) + 1
-    if unit.gang and any(counts.get(role.name, 0) < role.least for role in unit.roles):
+    for pod in running.pods:
+        counts[pod.role] = counts.get(pod.role, 0) + 1
+    if workload.gang and any(counts.get(role.name, 0) < role.min_count for role in workload.roles):
         return 0.0
-    return len(running.seats) / max(1, sum(role.least for role in unit.roles))
+    return len(running.pods) / max(1, sum(role.min_count for role in workload.roles))

@@ -9,13 +9,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from windlass.core import facts_check
-from windlass.core.facts import Facts, Node, Queue, Unit
-from windlass.kinds import duration, problems, quantity
-from windlass.sim import queuespec, shaping
-from windlass.sim.queuespec import Field
+from windlass.core.model import validation
+from windlass.core.model.types import ClusterFacts, Node, Queue, Workload
+from windlass.kinds.schema import field_errors
+from windlass.kinds.values import duration, quantity
+from windlass.sim.inputs import builders, queue_spec
+from windlass.sim.inputs.queue_spec import Field
+from windlass.sim.policy_grid import Variant
 from windlass.sim.scenario import BadInput, Scenario
-from windlass.sim.variants import Variant
 
 _HELP = "Write queue.NAME.FIELD=VALUE, such as queue.support.guarantee.gpu=32 or =+16."
 
@@ -27,7 +28,7 @@ def edited(scenario: Scenario, edits: Sequence[str]) -> Scenario:
         name, field, resource, value = _read(edit, queues)
         try:
             queues[name] = _changed(edit, queues[name], field, resource, value)
-            facts_check.refuse_bad_queue(queues[name])
+            validation.refuse_bad_queue(queues[name])
         except BadInput:
             raise
         except (quantity.Malformed, duration.Malformed, ValueError) as problem:
@@ -53,24 +54,24 @@ def overridden(scenario: Scenario, edits: Sequence[str], policies: Sequence[Vari
     return ""
 
 
-def nodes_scaled(scenario: Scenario, wish: str) -> Scenario:
+def nodes_scaled(scenario: Scenario, request: str) -> Scenario:
     """`FACTOR`, or `LABEL=VALUE:FACTOR` for one pool: of every kind of node so many are taken away
     or copied.
 
     What ran on a node that is taken away waits again.
     """
-    selector, _, number = wish.rpartition(":")
-    factor = _positive(number, wish)
+    selector, _, number = request.rpartition(":")
+    factor = _positive(number, request)
     chosen = [node for node in scenario.facts.nodes if _matches(node, selector)]
     if not chosen:
-        raise BadInput(f"{wish!r} matches no node: no label is {selector!r}.")
+        raise BadInput(f"{request!r} matches no node: no label is {selector!r}.")
     others = [node for node in scenario.facts.nodes if not _matches(node, selector)]
     many = _copies(chosen, factor)
     size = sum(many.values())
-    if size + len(others) > shaping.MOST_NODES:
+    if size + len(others) > builders.MOST_NODES:
         raise BadInput(
-            f"{wish!r} makes {size} nodes of {len(chosen)}: choose a factor that leaves no more "
-            f"than {shaping.MOST_NODES} in all."
+            f"{request!r} makes {size} nodes of {len(chosen)}: choose a factor that leaves no more "
+            f"than {builders.MOST_NODES} in all."
         )
     kept = [_copy(node, turn) for node in chosen for turn in range(many[node.name])]
     return _without_missing(scenario, (*others, *kept))
@@ -84,11 +85,11 @@ def load_scaled(scenario: Scenario, factor: float) -> Scenario:
     present = scenario.present()
     jobs = tuple(
         job
-        if job.unit.key in present
+        if job.workload.key in present
         else dataclasses.replace(
             job,
-            unit=dataclasses.replace(
-                job.unit, submitted=start + (job.unit.submitted - start) / factor
+            workload=dataclasses.replace(
+                job.workload, submitted=start + (job.workload.submitted - start) / factor
             ),
         )
         for job in scenario.jobs
@@ -99,11 +100,11 @@ def load_scaled(scenario: Scenario, factor: float) -> Scenario:
 def first(scenario: Scenario, count: int) -> Scenario:
     """Only the first so many jobs."""
     jobs = scenario.jobs[:count]
-    keys = {job.unit.key for job in jobs}
+    keys = {job.workload.key for job in jobs}
     facts = dataclasses.replace(
         scenario.facts,
-        running=tuple(r for r in scenario.facts.running if r.unit.key in keys),
-        waiting=tuple(unit for unit in scenario.facts.waiting if unit.key in keys),
+        running=tuple(r for r in scenario.facts.running if r.workload.key in keys),
+        waiting=tuple(workload for workload in scenario.facts.waiting if workload.key in keys),
     )
     return dataclasses.replace(scenario, jobs=jobs, facts=facts)
 
@@ -122,14 +123,14 @@ def _read(edit: str, queues: dict[str, Queue]) -> tuple[str, Field, str, str]:
 
 def _field(edit: str, word: str, inner: str) -> Field:
     """The field that a change names, in camelCase or as the core spells it."""
-    known = {each: field for each, field in queuespec.by_word().items() if each != "name"}
-    found = known.get(queuespec.word(word))
+    known = {each: field for each, field in queue_spec.by_word().items() if each != "name"}
+    found = known.get(queue_spec.word(word))
     if found is not None and (bool(found.inner) == bool(inner) or (not inner and found.optional)):
         return found
     names = {each: each + field.inner for each, field in known.items()}
-    near = problems.nearest(queuespec.word(word), names)
-    meant = f"did you mean {names[near]}? " if near else ""
-    raise BadInput(f"{edit!r}: {meant}queues have {', '.join(sorted(names.values()))}.")
+    near = field_errors.nearest(queue_spec.word(word), names)
+    hint = f"did you mean {names[near]}? " if near else ""
+    raise BadInput(f"{edit!r}: {hint}queues have {', '.join(sorted(names.values()))}.")
 
 
 def _split(rest: str, queues: dict[str, Queue]) -> tuple[str, str, str]:
@@ -145,7 +146,7 @@ def _split(rest: str, queues: dict[str, Queue]) -> tuple[str, str, str]:
 
 def _changed(edit: str, queue: Queue, field: Field, inner: str, value: str) -> Queue:
     had = getattr(queue, field.name)
-    given: dict[str, Any] = {field.name: queuespec.put(field, had, inner, value, repr(edit))}
+    given: dict[str, Any] = {field.name: queue_spec.put(field, had, inner, value, repr(edit))}
     return dataclasses.replace(queue, **given)
 
 
@@ -176,34 +177,41 @@ def _copy(node: Node, turn: int) -> Node:
 
 def _without_missing(scenario: Scenario, nodes: tuple[Node, ...]) -> Scenario:
     names = {node.name for node in nodes}
-    facts: Facts = scenario.facts
-    stay = tuple(r for r in facts.running if all(seat.node in names for seat in r.seats))
-    keys = {running.unit.key for running in stay}
-    lost = tuple(r.unit for r in facts.running if r.unit.key not in keys and _is_ours(r.unit))
-    gone = {r.unit.key for r in facts.running if r.unit.key not in keys and not _is_ours(r.unit)}
-    jobs = tuple(job for job in scenario.jobs if job.unit.key not in gone)
-    held = tuple(n for n in facts.nominations if all(seat.node in names for seat in n.seats))
-    promised = tuple(r for r in facts.reservations if all(seat.node in names for seat in r.seats))
+    facts: ClusterFacts = scenario.facts
+    stay = tuple(r for r in facts.running if all(pod.node in names for pod in r.pods))
+    keys = {running.workload.key for running in stay}
+    lost = tuple(
+        r.workload for r in facts.running if r.workload.key not in keys and _is_ours(r.workload)
+    )
+    gone = {
+        r.workload.key
+        for r in facts.running
+        if r.workload.key not in keys and not _is_ours(r.workload)
+    }
+    jobs = tuple(job for job in scenario.jobs if job.workload.key not in gone)
+    nominations = tuple(n for n in facts.nominations if all(pod.node in names for pod in n.pods))
+    reservations = tuple(r for r in facts.reservations if all(pod.node in names for pod in r.pods))
     facts = dataclasses.replace(
         facts, nodes=nodes, running=stay, waiting=(*facts.waiting, *lost),
-        nominations=held, reservations=promised,
+        nominations=nominations, reservations=reservations,
     )  # fmt: skip
     outages = tuple(outage for outage in scenario.outages if outage.node in names)
     return dataclasses.replace(scenario, facts=facts, jobs=jobs, outages=outages)
 
 
-def _is_ours(unit: Unit) -> bool:
-    """Whether it comes back when its node is gone; somebody else looks after the others."""
-    return unit.kin is not None
+def _is_ours(workload: Workload) -> bool:
+    """Whether the simulator restarts it when its node is gone; other schedulers restart the
+    others."""
+    return workload.history_key is not None
 
 
-def _positive(text: str, wish: str) -> float:
+def _positive(text: str, request: str) -> float:
     try:
         factor = float(text)
     except ValueError:
         factor = math.nan
     if not 0 < factor < 1000:
-        raise BadInput(f"{wish!r}: say by how much, such as 0.5 or pool=train:2.")
+        raise BadInput(f"{request!r}: say by how much, such as 0.5 or pool=train:2.")
     return factor
 
 

@@ -1,6 +1,6 @@
-"""Policies that a simulation compares: each is a small change of a scenario's queues and units.
+"""Policies that a simulation compares: each is a small change of a scenario's queues and workloads.
 
-`compare` asks for all combinations; what a combination does not name stays as the scenario says.
+`compare` asks for all combinations; a combination leaves everything else as in the scenario.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from windlass.core.facts import Order, Pack, Policy, Queue, Unit
+from windlass.core.model.types import Order, Pack, Policy, Queue, Workload
 
 Backfill = Literal["none", "non-reserving", "reserving"]
 ORDERS: tuple[str, ...] = get_args(Order)
@@ -22,7 +22,7 @@ _NAMES = {
     "reserving": "reserving backfill",
 }
 AS_IS = "as-is"
-"""Stands for: as the scenario itself says."""
+"""Stands for: as in the scenario."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class Variant:
         changed = queue if self.order is None else dataclasses.replace(queue, order=self.order)
         if self.backfill is None:
             return changed
-        reserve = max(1, queue.promises) if self.backfill == "reserving" else 0
+        reserve = max(1, queue.max_reservations) if self.backfill == "reserving" else 0
         return dataclasses.replace(changed, strict=self.backfill == "none", reserve=reserve)
 
-    def unit(self, unit: Unit) -> Unit:
-        return unit if self.pack is None else dataclasses.replace(unit, pack=self.pack)
+    def workload(self, workload: Workload) -> Workload:
+        return workload if self.pack is None else dataclasses.replace(workload, pack=self.pack)
 
 
 def combinations(

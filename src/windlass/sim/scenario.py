@@ -1,6 +1,6 @@
-"""What is simulated: a cluster at one moment, work that will come, and what goes wrong.
+"""What is simulated: a cluster at one moment, future jobs, and failures.
 
-`sources` makes scenarios from traces, described clusters and exported states; `whatif` changes
+`inputs` makes scenarios from traces, described clusters and exported states; `overrides` changes
 them; `engine` plays them. Times are seconds; a scenario knows the future, the core never does.
 """
 
@@ -10,22 +10,22 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 
-from windlass.core.facts import Facts, Unit
+from windlass.core.model.types import ClusterFacts, Workload
 
 FOREVER = math.inf
 
 
 class BadInput(ValueError):
-    """Something a user gave cannot be simulated; the message says what, where and what would do."""
+    """A user's input cannot be simulated; the message names what, where and what is expected."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """A unit, and what only the future knows about it."""
+    """A workload, and what only the future knows about it."""
 
-    unit: Unit
+    workload: Workload
     duration: float
-    """Seconds of work with its least members; `FOREVER`: it has no end."""
+    """Seconds of work with its least pods; `FOREVER`: it has no end."""
     fails: tuple[float, ...] = ()
     """After so many seconds of work an attempt fails, each once, ascending."""
     longest: float = FOREVER
@@ -46,32 +46,33 @@ class Costs:
     """What stopping and starting again takes."""
 
     grace: float = 30.0
-    """Seconds between being told to go and being gone."""
+    """Seconds between being evicted and being gone."""
     checkpoint: float | None = 1800.0
     """Seconds between checkpoints of an attempt; 0: nothing is ever lost; None: everything is."""
     restart: float = 60.0
     """Seconds that every start after the first spends on loading its state."""
     backoff: float = 30.0
-    """Seconds that a failed unit waits before it may start again."""
+    """Seconds that a failed workload waits before it may start again."""
     repair: float = 600.0
-    """Seconds that a gang with lost members waits for others before it goes back to its queue."""
+    """Seconds that a gang with lost pods waits for replacements before it goes back to its
+    queue."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scenario:
     name: str
-    facts: Facts
-    """Nodes, queues, and who runs and waits at the beginning."""
+    facts: ClusterFacts
+    """Nodes, queues, and the running and waiting workloads at the beginning."""
     jobs: tuple[Job, ...]
-    """All work: what will arrive, and what is in `facts` already, by the unit's key."""
+    """All work: what will arrive, and what is in `facts` already, by the workload's key."""
     outages: tuple[Outage, ...] = ()
     costs: Costs = Costs()
     start: float = 0.0
     honest: bool = True
-    """Whether what units say about their duration is true."""
+    """Whether what workloads say about their duration is true."""
 
     def __post_init__(self) -> None:
-        self._refuse_twice("job", (job.unit.key for job in self.jobs))
+        self._refuse_twice("job", (job.workload.key for job in self.jobs))
         self._refuse_twice("queue", (queue.name for queue in self.facts.queues))
 
     def _refuse_twice(self, what: str, names: Iterable[str]) -> None:
@@ -82,20 +83,20 @@ class Scenario:
             seen.add(name)
 
     def present(self) -> frozenset[str]:
-        """Units that are there at the beginning."""
+        """Workloads that run at the beginning."""
         facts = self.facts
-        running = (running.unit.key for running in facts.running)
-        return frozenset((*running, *(unit.key for unit in facts.waiting)))
+        running = (running.workload.key for running in facts.running)
+        return frozenset((*running, *(workload.key for workload in facts.waiting)))
 
 
 def begin(scenario: Scenario, start: float | None = None) -> Scenario:
     """The scenario from `start` on: jobs that were submitted before wait there already. None: it
     starts with the first submission, or at 0 where jobs were submitted before that."""
-    first = min((job.unit.submitted for job in scenario.jobs), default=0.0)
+    first = min((job.workload.submitted for job in scenario.jobs), default=0.0)
     if start is None:
         start = 0.0 if first < 0 else first
-    jobs = sorted(scenario.jobs, key=lambda job: (job.unit.submitted, job.unit.key))
-    waiting = tuple(job.unit for job in jobs if job.unit.submitted < start)
+    jobs = sorted(scenario.jobs, key=lambda job: (job.workload.submitted, job.workload.key))
+    waiting = tuple(job.workload for job in jobs if job.workload.submitted < start)
     facts = dataclasses.replace(scenario.facts, waiting=waiting, accounted_at=start)
     return dataclasses.replace(scenario, facts=facts, jobs=tuple(jobs), start=start)
 
@@ -115,39 +116,44 @@ def merged(outages: Iterable[Outage]) -> Iterator[Outage]:
     yield from found.values()
 
 
-def devices_of(unit: Unit, kind: str = "gpu") -> float:
-    """Devices that the unit's least members ask for; parts of one count as parts."""
+def devices_of(workload: Workload, kind: str = "gpu") -> float:
+    """Devices that the workload's least pods ask for; parts of one count as parts."""
     total = 0.0
-    for role in unit.roles:
+    for role in workload.roles:
         for request in role.devices:
             if request.kind == kind:
                 part = request.compute / 1000 if request.compute else 1.0
                 part = 1 / request.ratio if request.ratio else part
-                total += role.least * (part if request.form != "whole" else request.count)
+                total += role.min_count * (part if request.form != "whole" else request.count)
     return total
 
 
-def weight_of(unit: Unit) -> float:
-    """How much a unit counts in averages over devices: its GPUs, or its members without any."""
-    return devices_of(unit) or float(max(1, sum(role.least for role in unit.roles)))
+def weight_of(workload: Workload) -> float:
+    """How much a workload counts in averages over devices: its GPUs, or its pods without any."""
+    return devices_of(workload) or float(max(1, sum(role.min_count for role in workload.roles)))
 
 
 def with_runtimes(scenario: Scenario, knowledge: str) -> Scenario:
-    """What units say about their duration: `known` (the truth), `unknown`, or a factor on it."""
+    """What workloads say about their duration: `known` (the truth), `unknown`, or a factor on
+    it."""
     if knowledge == "as-given":
         return scenario
     factor = _factor(knowledge)
-    said = {
-        job.unit.key: None if factor is None or job.duration == FOREVER else job.duration * factor
+    estimates = {
+        job.workload.key: None
+        if factor is None or job.duration == FOREVER
+        else job.duration * factor
         for job in scenario.jobs
     }
     jobs = tuple(
-        dataclasses.replace(job, unit=dataclasses.replace(job.unit, expected=said[job.unit.key]))
+        dataclasses.replace(
+            job, workload=dataclasses.replace(job.workload, expected=estimates[job.workload.key])
+        )
         for job in scenario.jobs
     )
     waiting = tuple(
-        dataclasses.replace(unit, expected=said.get(unit.key, unit.expected))
-        for unit in scenario.facts.waiting
+        dataclasses.replace(workload, expected=estimates.get(workload.key, workload.expected))
+        for workload in scenario.facts.waiting
     )
     facts = dataclasses.replace(scenario.facts, waiting=waiting)
     return dataclasses.replace(scenario, jobs=jobs, facts=facts, honest=factor == 1.0)

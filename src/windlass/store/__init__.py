@@ -1,4 +1,4 @@
-"""The object API: one client protocol, an embedded and a Kubernetes back end, the reflector.
+"""The object API: one client protocol, an embedded and a Kubernetes back end, the informer.
 
-Nothing above this room knows which engine answers.
+Packages above depend on the protocol, not on a back end.
 """

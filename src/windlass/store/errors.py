@@ -1,7 +1,7 @@
-"""What the object API can answer besides the object: one class per reason, same on both sides.
+"""The errors of the object API: one class per reason, the same in server and client.
 
-The embedded server raises these and writes them as Kubernetes `Status` objects; both clients turn
-a `Status` back into the same class. Callers catch the class, never look at a number.
+The embedded server raises them and sends them as Kubernetes `Status` objects; both clients convert
+a `Status` back into the same class. Callers catch classes and do not compare codes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Cause:
 
 
 class ApiError(Exception):
-    """A request that the object API refused or could not serve."""
+    """The object API rejected a request or could not serve it."""
 
     code: ClassVar[int] = 500
     reason: ClassVar[str] = "InternalError"
@@ -40,7 +40,7 @@ class ApiError(Exception):
         self.retry_after = retry_after
         """Seconds after which the same request may succeed."""
         self.details = details or {}
-        """`name`, `group`, `kind`, `uid` of what it is about, where known."""
+        """`name`, `group`, `kind` and `uid` of the object, if known."""
         self.status_code = code if code is not None else self.code
 
     def to_status(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Conflict(ApiError):
 
 
 class Gone(ApiError):
-    """The asked-for resourceVersion is older than the history that is kept: list again."""
+    """The history of the requested resourceVersion is compacted: list again."""
 
     code = 410
     reason = "Expired"
@@ -148,6 +148,10 @@ class Unavailable(ApiError):
     reason = "ServiceUnavailable"
 
 
+class AnswerLost(Unavailable):
+    """The connection broke after the request was sent: the server may have executed it."""
+
+
 _BY_REASON: dict[str, type[ApiError]] = {
     cls.reason: cls
     for cls in (
@@ -163,7 +167,7 @@ _BY_CODE: dict[int, type[ApiError]] = {
 
 
 def from_status(status: dict[str, Any], code: int, retry_after: float | None = None) -> ApiError:
-    """The error that a `Status` object (or, failing that, an HTTP code) stands for."""
+    """The error of a `Status` object or, without a known reason, of an HTTP code."""
     details = dict(status.get("details") or {})
     causes = tuple(
         Cause(c.get("field", ""), c.get("message", ""), c.get("reason", ""))

@@ -1,12 +1,12 @@
 """A live copy of all objects of one kind: list, then watch, into an index, with handlers.
 
-Controllers and the scheduler hold reflectors and read them instead of asking the server. Works on
+Controllers and the scheduler hold informers and read them instead of asking the server. Works on
 any `Store`. It never writes, and it never gives up: it survives cut watches, servers that restart,
-history that was compacted, and a refusal that somebody has yet to mend.
+history that was compacted, and a missing permission that an administrator has yet to grant.
 
 Handlers are plain functions called in the order of the changes, after the index was brought up to
 date. By contract they are quick (put a key into a queue); while one runs, the watch is not read. A
-slow one therefore costs time but no change: the server cuts a watch that lags, and the reflector
+slow one therefore costs time but no change: the server cuts a watch that lags, and the informer
 resumes it where it stopped or lists again. What a handler raises is logged and counted.
 """
 
@@ -22,9 +22,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar
 
-from windlass.kinds.meta import Object
+from windlass.kinds.types.meta import Object
 from windlass.store import errors
-from windlass.store.client import ObjectList, Store, WatchEvent
+from windlass.store.interface import ObjectList, Store, WatchEvent
 
 T = TypeVar("T", bound=Object)
 Key = tuple[str, str]
@@ -73,7 +73,7 @@ class Backoff:
         return ceiling * rng.uniform(0.5, 1.0)
 
 
-class Reflector(Generic[T]):
+class Informer(Generic[T]):
     """`start` it (or use `async with`), wait until it is `synced`, then read it like a mapping."""
 
     def __init__(
@@ -144,19 +144,19 @@ class Reflector(Generic[T]):
     # --- life ---------------------------------------------------------------------------------
 
     def add_handler(self, handler: Handler[T]) -> None:
-        """From now on; what is there already is told to it as ADDED."""
+        """Calls the handler from now on, and with ADDED for objects that exist already."""
         for obj in self:
             self._call(handler, "ADDED", None, obj)
         self._handlers.append(handler)
 
     def start(self) -> None:
         if self._task is not None:
-            raise RuntimeError("this reflector was started already")
-        name = f"reflector {self._kind.resource.key}"
+            raise RuntimeError("this informer was started already")
+        name = f"informer {self._kind.resource.key}"
         self._task = asyncio.create_task(self._run(), name=name)
 
     async def synced(self) -> None:
-        """Returns when the first list is in the index and was told to the handlers."""
+        """Returns when the first list is in the index and was passed to the handlers."""
         if self._task is None or self._synced.is_set():
             await self._synced.wait()
             return
@@ -167,7 +167,7 @@ class Reflector(Generic[T]):
             waiting.cancel()
         if not self._synced.is_set():
             what = self._kind.resource.key
-            raise errors.Unavailable(f"the reflector of {what} was stopped before it was in sync")
+            raise errors.Unavailable(f"the informer of {what} was stopped before it was in sync")
 
     async def stop(self) -> None:
         """Ends the watch. The index stays as it is; no handler is called any more."""
@@ -175,7 +175,7 @@ class Reflector(Generic[T]):
             self._task.cancel()
             await asyncio.wait({self._task})
 
-    async def __aenter__(self) -> Reflector[T]:
+    async def __aenter__(self) -> Informer[T]:
         self.start()
         return self
 
@@ -198,7 +198,7 @@ class Reflector(Generic[T]):
             except errors.ApiError as error:
                 await self._recover(error)
             except Exception as error:
-                # A defect of ours or of an index function; a dead reflector would hide it.
+                # A defect of ours or of an index function; a dead informer would hide it.
                 log.exception("following %s failed", self._kind.resource.key)
                 await self._recover(errors.ApiError(f"{type(error).__name__}: {error}"))
 
@@ -223,7 +223,7 @@ class Reflector(Generic[T]):
         if self._synced.is_set():
             self.metrics.relists += 1
         self._heard()
-        # A store restored from a backup goes back; then the list is right and we are not.
+        # A store restored from a backup has an older version; then the list is right.
         went_back = _older(listed.resource_version, self._position)
         present = {_key(obj): obj for obj in listed.items}
         changes = 0
@@ -294,7 +294,7 @@ class Reflector(Generic[T]):
     def _apply(self, event: WatchEvent[T]) -> None:
         version = event.object.metadata.resource_version
         if not _older(self._position, version):
-            return  # told before
+            return  # the handlers know it
         self._position = version
         key = _key(event.object)
         if event.type == "DELETED":
@@ -318,15 +318,15 @@ class Reflector(Generic[T]):
         for index in self._indexes.values():
             index.put(key, obj)
         self._objects[key] = obj
-        self._tell("ADDED" if known is None else "MODIFIED", known, obj)
+        self._notify("ADDED" if known is None else "MODIFIED", known, obj)
 
     def _remove(self, key: Key, last: T | None = None) -> None:
         known = self._objects.pop(key)
         for index in self._indexes.values():
             index.remove(key)
-        self._tell("DELETED", last or known, None)
+        self._notify("DELETED", last or known, None)
 
-    def _tell(self, change: Change, before: T | None, after: T | None) -> None:
+    def _notify(self, change: Change, before: T | None, after: T | None) -> None:
         self.metrics.changes += 1
         for handler in self._handlers:
             self._call(handler, change, before, after)
@@ -342,7 +342,7 @@ class Reflector(Generic[T]):
 
 
 class _Index(Generic[T]):
-    """Keys by what a function says about the objects, as it said it when they were put in."""
+    """Keys by the index values of the objects, as computed when they were put in."""
 
     def __init__(self, function: IndexFunction[T]) -> None:
         self._function = function

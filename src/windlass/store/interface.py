@@ -1,7 +1,7 @@
-"""The one client protocol. Controllers, the scheduler, SDK and CLI speak only this.
+"""The client protocol of the object API, used by controllers, scheduler, SDK and CLI.
 
 Two back ends implement it: `store.kubernetes` (HTTP, to a cluster or to `windlass up`) and
-`store.embedded` (in the server's own process: no HTTP, same semantics, same errors).
+`store.embedded` (inside the server process: no HTTP, same semantics, same errors).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from windlass.kinds.meta import Object
+from windlass.kinds.types.meta import Object
 
 T = TypeVar("T", bound=Object)
 
@@ -22,19 +22,19 @@ JsonPatch = list[dict[str, Any]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ObjectList(Generic[T]):
-    """A page of objects, all as they were at `resource_version`."""
+    """A page of objects, all as of `resource_version`."""
 
     items: list[T]
     resource_version: str
     continue_token: str = ""
-    """Not empty: there is more; pass it to the next `list`."""
+    """Not empty if there are more objects: pass it to the next `list`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WatchEvent(Generic[T]):
-    """One change. A BOOKMARK's object carries only its resourceVersion.
+    """One change. The object of a BOOKMARK has only a resourceVersion.
 
-    `initial_end` marks the bookmark that closes the initial events of a watch that asked for them.
+    `initial_end` marks the bookmark after the initial events of a watch with `initial_events`.
     """
 
     type: EventType
@@ -44,7 +44,7 @@ class WatchEvent(Generic[T]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Preconditions:
-    """What must still be true of the object for a delete to happen; otherwise Conflict."""
+    """Conditions of a delete; if the object does not meet them, the delete raises Conflict."""
 
     uid: str | None = None
     resource_version: str | None = None
@@ -53,9 +53,9 @@ class Preconditions:
 class Store(Protocol):
     """Objects by kind, namespace and name, with optimistic concurrency.
 
-    Every method raises `store.errors` classes. A write that returned is durable. Objects are
-    structs of `kinds`; fields the structs do not know survive every write.
-    `namespace=""` means: all namespaces for list and watch; none for cluster-scoped kinds.
+    Every method raises classes of `store.errors`. A write is durable when it returns. Objects are
+    structs of `kinds`; fields that the structs do not define survive every write.
+    `namespace=""` means all namespaces for list and watch, and none for cluster-scoped kinds.
     """
 
     async def get(self, kind: type[T], name: str, namespace: str = "") -> T: ...
@@ -85,15 +85,15 @@ class Store(Protocol):
         timeout_seconds: int | None = None,
         opened: Callable[[], None] | None = None,
     ) -> AsyncIterator[WatchEvent[T]]:
-        """Changes after `resource_version`. Ends when the server ends it (resume from the last
-        version seen); raises Gone when that version is no longer kept (list again). `opened` is
-        called when the server has taken the watch: the first change may be far away."""
+        """Yields changes after `resource_version`. Ends when the server ends it: resume from the
+        last version. Raises Gone when the history of that version is compacted: list again.
+        `opened` is called when the server has accepted the watch, before any change arrives."""
         ...
 
     async def create(self, obj: T, *, dry_run: bool = False) -> T: ...
 
     async def replace(self, obj: T, *, subresource: str = "", dry_run: bool = False) -> T:
-        """Writes the whole object; Conflict if its resourceVersion is set and not current."""
+        """Writes the whole object; raises Conflict if its resourceVersion is set and outdated."""
         ...
 
     async def patch(
@@ -121,7 +121,7 @@ class Store(Protocol):
         grace_seconds: int | None = None,
         dry_run: bool = False,
     ) -> T | None:
-        """The object as it is now if something still holds it (finalizer, grace), else None."""
+        """Returns the object if it still exists (finalizer, grace period), else None."""
         ...
 
     async def create_subresource(

@@ -1,7 +1,7 @@
-"""How large and how deep an object may be: what keeps one request from costing everybody.
+"""Limits of the size and depth of an object: they bound the cost of one request.
 
-Checked where values come in (`server.bodies`), where patches make them grow (`patches`) and where
-they are stored (`embedded.api`): whatever is stored can always be read and written again.
+Checked when a value is received (`server.http.bodies`), when a patch makes it grow (`patches`) and
+when it is stored (`embedded.api`), so that every stored object can be read and written again.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Any
 from windlass.store import errors
 
 MAX_OBJECT_BYTES = 3 << 19
-"""Of one stored object, encoded: 1.5 MiB, as etcd takes from Kubernetes."""
+"""Limit of one encoded object: 1.5 MiB, as for Kubernetes with etcd."""
 MAX_DEPTH = 100
-"""Of objects and lists inside each other. No served kind comes near it."""
+"""Limit of nested objects and lists; served kinds are far below it."""
 MAX_COPIED_BYTES = 3 << 20
-"""What the `copy` operations of one JSON-patch may add, as in Kubernetes."""
+"""Limit of what the `copy` operations of one JSON-patch add, as in Kubernetes."""
 
 
 def refuse_large(data: bytes) -> None:
     if len(data) > MAX_OBJECT_BYTES:
         raise errors.TooLarge(
-            f"the object has {len(data)} bytes; at most {MAX_OBJECT_BYTES} are stored: keep large "
-            "data in files and store where they are"
+            f"the object has {len(data)} bytes, more than the limit of {MAX_OBJECT_BYTES}; keep "
+            "large data in files and store their paths"
         )
 
 
 def refuse_deep(value: Any) -> None:
-    """BadRequest when the value is nested deeper than MAX_DEPTH. Never recurses itself."""
+    """Raises BadRequest when the value is nested deeper than MAX_DEPTH. Does not recurse."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         level = [inner for outer in level for inner in _containers(outer)]

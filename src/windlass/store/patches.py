@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from windlass.kinds import mergekeys
-from windlass.store import bounds, errors
+from windlass.kinds import merge_keys
+from windlass.store import errors, limits
 
 MAX_OPERATIONS = 10_000
-"""Kubernetes' own bound on the operations of one JSON-patch."""
+"""Kubernetes' limit on the operations of one JSON-patch."""
 
 
 def merge(target: Any, patch: Any) -> Any:
@@ -57,7 +57,7 @@ def json_patch(target: Any, operations: Any) -> Any:
         raise errors.BadRequest("a JSON-patch is a list of operations")
     if len(operations) > MAX_OPERATIONS:
         raise errors.TooLarge(
-            f"the JSON-patch has {len(operations)} operations; at most {MAX_OPERATIONS} are taken"
+            f"the JSON-patch has {len(operations)} operations; the limit is {MAX_OPERATIONS}"
         )
     copied = 0
     try:
@@ -67,18 +67,18 @@ def json_patch(target: Any, operations: Any) -> Any:
             document = _apply(document, operation)
     except RecursionError as problem:
         raise errors.BadRequest("the JSON-patch makes the object too deeply nested") from problem
-    bounds.refuse_deep(document)
+    limits.refuse_deep(document)
     return document
 
 
 def _copied_bytes(document: Any, operation: dict[str, Any], so_far: int) -> int:
-    """What a `copy` adds. Each can double the object: unbounded, a short patch fills the memory."""
+    """The bytes that a `copy` adds. Each can double the object, so their sum has a limit."""
     if operation.get("op") != "copy":
         return 0
     size = len(msgspec.json.encode(_read(document, operation["from"], operation)))
-    if so_far + size > bounds.MAX_COPIED_BYTES:
+    if so_far + size > limits.MAX_COPIED_BYTES:
         raise errors.TooLarge(
-            f"the copy operations of the JSON-patch copy more than {bounds.MAX_COPIED_BYTES} bytes"
+            f"the copy operations of the JSON-patch copy more than {limits.MAX_COPIED_BYTES} bytes"
         )
     return size
 
@@ -193,7 +193,7 @@ def _refused(operation: dict[str, Any], why: str) -> errors.Invalid:
 
 
 def strategic(target: Any, patch: Any, field: str = "", kind: str = "") -> Any:
-    """Kubernetes' strategic merge for the core kinds we serve, with its $-directives."""
+    """Kubernetes' strategic merge-patch for the served core kinds, with its $-directives."""
     if isinstance(patch, dict):
         return _strategic_map(target if isinstance(target, dict) else {}, patch, kind)
     if isinstance(patch, list):
@@ -229,10 +229,10 @@ def _strategic_map(target: dict[str, Any], patch: dict[str, Any], kind: str) -> 
 
 
 def _strategic_list(target: list[Any], patch: list[Any], field: str, kind: str) -> list[Any]:
-    if field in mergekeys.UNION_LISTS:
+    if field in merge_keys.UNION_LISTS:
         present = {_identity(item) for item in target}
         return target + [item for item in patch if _identity(item) not in present]
-    key = mergekeys.list_key(kind, field)
+    key = merge_keys.list_key(kind, field)
     if not key or not all(isinstance(item, dict) for item in patch):
         return patch
     if any(item.get("$patch") == "replace" and len(item) == 1 for item in patch):
@@ -253,7 +253,7 @@ def _merged_by_key(
         if key not in item:
             raise errors.BadRequest(
                 f"an element of {field} in the strategic merge-patch has no {key}, "
-                "which says which element it changes"
+                "which identifies the element"
             )
         identity = _identity(item[key])
         found = places.get(identity)
@@ -269,7 +269,7 @@ def _merged_by_key(
 
 
 def _identity(value: Any) -> Hashable:
-    """Something to look a JSON value up by: lists that merge by key may be long."""
+    """A hashable key of a JSON value, for lookups: lists that merge by key may be long."""
     return value if isinstance(value, str) else msgspec.json.encode(value)
 
 
@@ -282,7 +282,7 @@ def _in_order(result: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
         items = result.get(name)
         if not isinstance(items, list):
             continue
-        key = mergekeys.LIST_KEYS.get(name, "")
+        key = merge_keys.LIST_KEYS.get(name, "")
 
         def identity(item: Any, key: str = key) -> Any:
             return item.get(key) if isinstance(item, dict) else item

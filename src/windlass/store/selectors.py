@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from windlass.kinds.resources import Resource
+from windlass.kinds.types.resource import Resource
 from windlass.store import errors
 
 LabelMatch = Callable[[Mapping[str, str]], bool]
@@ -42,7 +42,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 
 
 class Selector:
-    """What a list or watch lets through: labels and fields of an object."""
+    """The selector of a list or watch: conditions on labels and fields."""
 
     __slots__ = ("_fields", "_labels", "mark")
 
@@ -55,8 +55,8 @@ class Selector:
         self._labels = labels
         self._fields = fields
         self.mark = mark
-        """What the JSON of every selected object has in it, for those who can look for that faster
-        than they can decode; empty if nothing is known."""
+        """Bytes that the JSON of every selected object contains, for a search that is faster than
+        decoding; empty if there are none."""
 
     @property
     def selects_all(self) -> bool:
@@ -89,7 +89,7 @@ EVERYTHING = Selector([], [])
 
 
 def parse(resource: Resource, label_selector: str, field_selector: str) -> Selector:
-    """The selector of a request; BadRequest with the offending part when it cannot be read."""
+    """The selector of a request. Raises BadRequest with the part that is not valid."""
     if not label_selector and not field_selector:
         return EVERYTHING
     parts = _split(label_selector)
@@ -99,7 +99,7 @@ def parse(resource: Resource, label_selector: str, field_selector: str) -> Selec
 
 
 def _mark(labels: list[str], fields: list[tuple[tuple[str, ...], bool, str]]) -> bytes:
-    """The longest pair of key and value that must be there, as our encoder writes it."""
+    """The longest required pair of key and value, as the encoder writes it."""
     pairs = [
         (match[1], match[3])
         for match in map(_EQUALITY.match, labels)

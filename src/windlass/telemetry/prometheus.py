@@ -1,6 +1,6 @@
 """A small Prometheus registry: counters, gauges, histograms with fixed buckets, text exposition.
 
-Controllers and the server count here; the server's `/metrics` renders it. It keeps numbers only:
+Controllers and the server count here; `/metrics` of each process renders it. It keeps numbers only:
 no threads, no push, no process collectors.
 """
 
@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 Labels = tuple[str, ...]
 
+EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+"""The content type of `Registry.render`."""
 SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
 """Buckets for how long something took, from a quick reconcile to a stuck one."""
 
@@ -93,7 +95,7 @@ class Gauge(_Numbers):
         self._values[self._checked(labels)] = to
 
     def replace(self, values: Mapping[Labels, float]) -> None:
-        """These and no others: what is not told any more is gone."""
+        """Replaces all series: those that are not given are removed."""
         self._values = {self._checked(labels): value for labels, value in values.items()}
 
 

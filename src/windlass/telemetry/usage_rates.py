@@ -1,7 +1,7 @@
-"""What a node and its pods use, as a rate: two looks at what was used so far make one. Pure.
+"""What a node and its pods use, as rates: the difference of two snapshots of counters. Pure.
 
-Agents count seconds of CPU (`agent.usage`). Embedded, the server looks twice; on Kubernetes the
-agent does, and tells the server what came of it.
+Agents count seconds of CPU (`agent.metrics.usage`). Embedded, the server takes the snapshots; on
+Kubernetes the agent does, and sends the rates to the server.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _SPENT = "usageCoreNanoSeconds"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Look:
-    """One node's summary at one moment of a clock that never jumps."""
+class UsageSnapshot:
+    """A node's stats summary, with the time of a monotonic clock."""
 
     at: float
-    told: dict[str, Any]
+    summary: dict[str, Any]
 
 
 class ContainerRate(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class PodRate(msgspec.Struct, frozen=True):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """What was used on average between two looks, in Kubernetes' quantities."""
+    """Average use between two snapshots, as Kubernetes quantities."""
 
     window: float
     """Seconds between them."""
@@ -51,22 +51,22 @@ def key_of(device: str) -> str:
     return DEVICE + device.replace("/", "-")
 
 
-def between(before: Look, after: Look) -> Rates:
+def between(before: UsageSnapshot, after: UsageSnapshot) -> Rates:
     window = max(1e-3, after.at - before.at)
-    old = {(uid, stats["name"]): stats for uid, _, stats in _containers(before.told)}
+    old = {(uid, stats["name"]): stats for uid, _, stats in _containers(before.summary)}
     pods: dict[str, PodRate] = {}
-    for uid, ref, stats in _containers(after.told):
+    for uid, ref, stats in _containers(after.summary):
         pod = pods.setdefault(uid, PodRate(ref["namespace"], ref["name"], []))
         used = _usage(old.get((uid, stats["name"])), stats, window)
         pod.containers.append(ContainerRate(stats["name"], used))
-    node = _usage(before.told["node"], after.told["node"], window)
-    for name, part in after.told["node"].get("windlass", {}).get("devices", {}).items():
+    node = _usage(before.summary["node"], after.summary["node"], window)
+    for name, part in after.summary["node"].get("windlass", {}).get("devices", {}).items():
         node[key_of(name)] = f"{round(1000 * part)}m"
     return Rates(window, node, pods)
 
 
-def _containers(told: dict[str, Any]) -> Iterator[tuple[str, dict[str, str], dict[str, Any]]]:
-    for pod in told["pods"]:
+def _containers(summary: dict[str, Any]) -> Iterator[tuple[str, dict[str, str], dict[str, Any]]]:
+    for pod in summary["pods"]:
         for container in pod["containers"]:
             yield pod["podRef"]["uid"], pod["podRef"], container
 

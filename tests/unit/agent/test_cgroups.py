@@ -9,8 +9,10 @@ import pytest
 
 from tests.unit.agent import nodes
 from tests.unit.agent.nodes import ended
-from windlass.agent import cgroups, endings, privileges, usage
-from windlass.kinds import kubernetes
+from windlass.agent.metrics import usage
+from windlass.agent.node import privileges
+from windlass.agent.runtime import cgroups, exit_status
+from windlass.kinds.types import core
 
 
 @pytest.fixture
@@ -34,14 +36,14 @@ def exists(path: str) -> bool:
     return os.path.exists(path)
 
 
-def limits(**amounts: str) -> kubernetes.ResourceRequirements:
-    return kubernetes.ResourceRequirements(limits=dict(amounts))
+def limits(**amounts: str) -> core.ResourceRequirements:
+    return core.ResourceRequirements(limits=dict(amounts))
 
 
 EAT = f"exec {sys.executable} -c 'x = bytearray(300 << 20)'"
 
 
-async def test_who_uses_more_memory_than_its_limit_is_ended_as_such(held):
+async def test_a_process_above_its_memory_limit_is_reported_as_out_of_memory(held):
     await held.create(EAT, resources=limits(memory="64Mi"))
     last = ended(await held.phase("Failed"))
     assert (last.reason, last.exit_code) == ("OOMKilled", 137)
@@ -54,7 +56,17 @@ async def test_a_child_that_ate_too_much_is_recognised_too(held):
     assert (last.reason, last.exit_code) == ("OOMKilled", 5)
 
 
-async def test_who_kills_itself_did_not_run_out_of_memory(held):
+async def test_a_child_killed_for_memory_is_reported_though_the_container_succeeded(held):
+    script = EAT.removeprefix("exec ") + "; echo saved > $WINDLASS_TERMINATION_LOG"
+    await held.create(script, resources=limits(memory="64Mi"))
+    last = ended(await held.phase("Succeeded"))
+    assert (last.reason, last.exit_code) == ("OOMKilled", 0)
+    said, warning = last.message.splitlines()
+    assert said == "saved"
+    assert warning.endswith("exceeded the memory limit of 64Mi and were killed")
+
+
+async def test_a_process_that_kills_itself_did_not_run_out_of_memory(held):
     await held.create("kill -9 $$", resources=limits(memory="64Mi"))
     assert ended(await held.phase("Failed")).reason == "Error"
 
@@ -67,13 +79,13 @@ async def test_processes_are_in_the_group_and_the_group_goes_with_the_pod(held):
     group = groups.group(f"{pod.uid}.c")
     await held.there(held.folder / "ready")
     assert group.pids()
-    measured = usage.Meter("n1", held.folder / "pods", groups).measure()
+    measured = usage.UsageMeter("n1", held.folder / "pods", groups).measure()
     (one,) = measured.containers
     assert (one.namespace, one.pod, one.container) == ("team", "p", "c")
     assert one.usage.memory > 0
     assert one.usage.processes > 0
     assert 'pod="p"' in usage.exposition(measured)
-    await held.store.delete(kubernetes.Pod, "p", "team", grace_seconds=0)
+    await held.store.delete(core.Pod, "p", "team", grace_seconds=0)
     await held.gone(held.folder / "pods" / pod.uid)
     assert not group.exists()
 
@@ -110,12 +122,12 @@ FILL = (
 
 @nodes.as_root
 @pytest.mark.parametrize("unlink", ["False", "True"])
-async def test_a_full_shared_memory_is_told_with_the_size_to_ask_for(node, unlink):
+async def test_a_full_shared_memory_is_reported_with_the_size_to_ask_for(node, unlink):
     await node.restart(abilities=privileges.Abilities(mounts=True))
     await node.create(
         FILL.replace("{unlink}", unlink),
         volumes=[{"name": "s", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}],
-        volume_mounts=[kubernetes.VolumeMount(name="s", mount_path="/dev/shm")],
+        volume_mounts=[core.VolumeMount(name="s", mount_path="/dev/shm")],
     )
     last = ended(await node.phase("Failed"))
     assert (last.reason, last.exit_code) == ("OutOfSharedMemory", 128 + signal.SIGBUS)
@@ -127,17 +139,17 @@ async def test_a_full_shared_memory_is_told_with_the_size_to_ask_for(node, unlin
 def test_looks_that_came_too_late_do_not_speak_against_a_full_shared_memory(monkeypatch):
     """Each pipe that closes, and the end itself, wake the shim; all find nothing left."""
     now = [100.0]
-    monkeypatch.setattr(endings.time, "monotonic", lambda: now[0])
-    given = endings.SharedMemory({"path": "/dev/shm", "size": 16 << 20, "private": True})
+    monkeypatch.setattr(exit_status.time, "monotonic", lambda: now[0])
+    given = exit_status.SharedMemory({"path": "/dev/shm", "size": 16 << 20, "private": True})
     for passed in (5.0, 0.3, 0.0001, 0.0001, 0.0001):
         now[0] += passed
-        given.look()
-    assert endings.of(signal.SIGBUS, {}, 1, given)["reason"] == "OutOfSharedMemory"
+        given.sample()
+    assert exit_status.of(signal.SIGBUS, {}, 1, given)["reason"] == "OutOfSharedMemory"
 
 
 def test_a_bus_error_without_evidence_is_no_more_than_that():
-    given = endings.SharedMemory({"path": "/dev/shm", "size": 1 << 40, "private": True})
-    ending = endings.of(signal.SIGBUS, {}, 1, given)
+    given = exit_status.SharedMemory({"path": "/dev/shm", "size": 1 << 40, "private": True})
+    ending = exit_status.of(signal.SIGBUS, {}, 1, given)
     assert ending["reason"] == "Error"
 
 
@@ -154,7 +166,7 @@ def test_v2_below_our_own_group(tmp_path):
         (place / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
         (place / "cgroup.procs").write_text("")
     found = cgroups.find(tmp_path, root, proc)
-    assert (found.version, found.held) == (2, ("cpu", "memory", "pids"))
+    assert (found.version, found.enforced) == (2, ("cpu", "memory", "pids"))
     (base,) = found.bases.values()
     assert base.parent == own
     assert (own / "cgroup.subtree_control").read_text() == "+cpu +memory +pids +io"
@@ -163,7 +175,7 @@ def test_v2_below_our_own_group(tmp_path):
     written = {file.name: file.read_text() for file in place.iterdir()}
     assert written == {
         "cpu.max": "150000 100000", "cpu.weight": "50", "memory.max": str(1 << 20),
-        "memory.swap.max": "0", "pids.max": str(cgroups.MOST_PROCESSES),
+        "memory.swap.max": "0", "pids.max": str(cgroups.MAX_PROCESSES),
     }  # fmt: skip
 
 
@@ -175,13 +187,13 @@ def test_v2_usage(tmp_path):
     }  # fmt: skip
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert cgroups.Group(2, {"": tmp_path}).usage() == cgroups.Usage(1.5, 700, 50, 11, 22, 3)
+    assert cgroups.Cgroup(2, {"": tmp_path}).usage() == cgroups.CgroupUsage(1.5, 700, 50, 11, 22, 3)
 
 
-def test_nowhere_is_told(tmp_path):
+def test_nowhere_is_reported(tmp_path):
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("")
-    with pytest.raises(OSError, match="no cgroup"):
+    with pytest.raises(OSError, match="create a cgroup"):
         cgroups.find(tmp_path, tmp_path / "none", tmp_path / "proc")
 
 

@@ -9,19 +9,25 @@ import os
 from pathlib import Path
 from typing import Any
 
-from windlass.agent import changes, cluster, held
-from windlass.kinds import kubernetes, meta
+from windlass.agent.daemonset import kubelet_log_archive, main
+from windlass.kinds.types import core, meta
+from windlass.podlogs import inotify
 
 
-class Slow(cluster.Agent):
+class Slow(main.DaemonSetAgent):
     """One pod, and an API server that answers when it is told to."""
 
     def __init__(self, folder: Path) -> None:
         store: Any = None
-        super().__init__(store, "n1", held.Held(folder / "state", folder / "logs"), folder)
-        self.pod = kubernetes.Pod(
+        super().__init__(
+            store,
+            "n1",
+            kubelet_log_archive.KubeletLogArchive(folder / "state", folder / "logs"),
+            folder,
+        )
+        self.pod = core.Pod(
             metadata=meta.ObjectMeta(name="job", namespace="team", uid="u1"),
-            spec=kubernetes.PodSpec(
+            spec=core.PodSpec(
                 containers=[], security_context={"runAsUser": os.geteuid()}
             ),
         )  # fmt: skip
@@ -29,17 +35,17 @@ class Slow(cluster.Agent):
         self.asked, self.answers = asyncio.Event(), asyncio.Event()
         self.written: list[str] = []
 
-    def _pod(self, uid: str) -> kubernetes.Pod | None:
+    def _pod(self, uid: str) -> core.Pod | None:
         return self.pod if uid == self.pod.uid else None
 
-    async def _annotate(self, pod: kubernetes.Pod, name: str, told: str) -> bool:
+    async def _annotate(self, pod: core.Pod, name: str, told: str) -> bool:
         self.asked.set()
         await self.answers.wait()
         self.written.append(told)
         return True
 
 
-async def test_the_last_report_is_read_before_kubelet_removes_it_though_nobody_answers(
+async def test_the_last_report_is_read_before_kubelet_removes_it_though_the_server_does_not_answer(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "pods/u1/volumes/kubernetes.io~empty-dir/run"
@@ -47,25 +53,25 @@ async def test_the_last_report_is_read_before_kubelet_removes_it_though_nobody_a
     file = folder / "progress.json"
     file.write_text('{"fraction": 0.5}')
     agent = Slow(tmp_path)
-    noticing = changes.Changes()
-    carrying = asyncio.create_task(agent._carry_progress("u1", noticing))
+    folders = inotify.Inotify()
+    carrying = asyncio.create_task(agent._publish_progress("u1", folders))
     async with asyncio.timeout(60):
         await agent.asked.wait()
         file.write_text('{"fraction": 1.0}')
-        await seen(noticing, folder)
+        await seen(folders, folder)
         file.unlink()
         agent.pod.status.phase = "Succeeded"
         agent.answers.set()
         await carrying
-    noticing.close()
+    folders.close()
     assert json.loads(agent.written[-1]) == {"fraction": 1.0}
 
 
-async def seen(noticing: changes.Changes, folder: Path) -> None:
+async def seen(folders: inotify.Inotify, folder: Path) -> None:
     """Until whoever reads the folder has had his turn: two looks of our own after a change."""
-    with noticing.watching(folder) as own:
+    with folders.watching(folder) as own:
         for _ in range(2):
             own.clear()
             (folder / "another").write_text("x")
             await own.wait()
-            await asyncio.sleep(2 * cluster._GATHER)
+            await asyncio.sleep(2 * main._GATHER)

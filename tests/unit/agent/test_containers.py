@@ -11,35 +11,36 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent import nodes
-from windlass.agent import containers, procfs, shim, shimlog
-from windlass.agent.containers import Container, Order
-from windlass.agent.nursery import Nursery
+from windlass.agent.runtime import containers, procfs, shim
+from windlass.agent.runtime.containers import Container, ContainerConfig
+from windlass.agent.runtime.zygote import Zygote
+from windlass.podlogs import log_format
 
-NURSERY = Nursery()
+ZYGOTE = Zygote()
 
 
 @pytest.fixture
 def folder(tmp_path):
     yield tmp_path
     for record in tmp_path.rglob(shim.SHIM):
-        process = procfs.Process(**json.loads(record.read_text()))
+        process = procfs.ProcessIdentity(**json.loads(record.read_text()))
         if procfs.is_alive(process):
             procfs.kill([process.pid])
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nursery():
-    NURSERY.warm()
-    yield NURSERY
-    NURSERY.close()
+def zygote():
+    ZYGOTE.warm()
+    yield ZYGOTE
+    ZYGOTE.close()
 
 
-async def begin(container: Container, order: Order) -> None:
-    await container.start(order, NURSERY)
+async def begin(container: Container, order: ContainerConfig) -> None:
+    await container.start(order, ZYGOTE)
 
 
-def order(script: str, folder: Path, **env: str) -> Order:
-    return Order(["sh", "-c", script], {"PATH": os.environ["PATH"], **env}, str(folder))
+def order(script: str, folder: Path, **env: str) -> ContainerConfig:
+    return ContainerConfig(["sh", "-c", script], {"PATH": os.environ["PATH"], **env}, str(folder))
 
 
 async def ended(container: Container) -> containers.Observed:
@@ -63,8 +64,8 @@ def lines(container: Container) -> list[tuple[str, str, str]]:
 def log_text(container: Container, previous: bool = False) -> str:
     place = container.log(previous)
     assert place is not None
-    numbers = shimlog.segments(place)
-    return "".join(shimlog.segment(place, number).read_text() for number in numbers)
+    numbers = log_format.segments(place)
+    return "".join(log_format.segment(place, number).read_text() for number in numbers)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ async def test_output_of_many_writers_is_complete(folder):
 )
 async def test_what_cannot_be_started_says_what_and_why(folder, argv, code):
     container = Container(folder, "main")
-    await begin(container, Order(argv, {"PATH": "/bin"}, str(folder)))
+    await begin(container, ContainerConfig(argv, {"PATH": "/bin"}, str(folder)))
     seen = await ended(container)
     assert (seen.exit_code, seen.reason) == (code, "StartError")
     assert argv[0] in seen.message
@@ -125,7 +126,7 @@ async def test_what_cannot_be_started_says_what_and_why(folder, argv, code):
 
 async def test_a_working_folder_that_is_not_there_is_named(folder):
     container = Container(folder, "main")
-    await begin(container, Order(["true"], {"PATH": "/bin:/usr/bin"}, "/no/such/folder"))
+    await begin(container, ContainerConfig(["true"], {"PATH": "/bin:/usr/bin"}, "/no/such/folder"))
     assert "/no/such/folder" in (await ended(container)).message
 
 
@@ -248,7 +249,7 @@ async def test_of_two_shims_for_one_start_only_one_runs(folder):
     }  # fmt: skip
 
     async def launch() -> None:
-        await NURSERY.start(start, body)
+        await ZYGOTE.start(start, body)
 
     await asyncio.gather(launch(), launch(), launch())
     (folder / "go").touch()
@@ -285,7 +286,7 @@ def small_disk(folder):
 
 
 @nodes.as_root
-async def test_how_it_ended_is_told_once_the_disk_has_room_again(small_disk):
+async def test_how_it_ended_is_reported_once_the_disk_has_space_again(small_disk):
     """The job itself filled it. Without its record it would be taken for lost and run again."""
     container = Container(small_disk, "main")
     await begin(container, order(f"cat /dev/zero > {small_disk}/big; exit 3", small_disk))

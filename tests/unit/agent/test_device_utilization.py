@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from windlass.agent import activity, cgroups, usage
+from windlass.agent.metrics import usage
+from windlass.agent.node import device_utilization
+from windlass.agent.runtime import cgroups
 
 
 @pytest.fixture
@@ -38,25 +40,27 @@ def amd_card(root: Path, number: int, busy: str | None, vendor: str = "0x1002") 
         (folder / "gpu_busy_percent").write_text(f"{busy}\n")
 
 
-def test_what_the_drivers_say_is_told_and_nothing_else(root: Path) -> None:
+def test_only_the_output_of_the_drivers_is_reported(root: Path) -> None:
     path = nvidia_says(root, 'echo "0, 37"; echo "1, [N/A]"; echo "2, 100"')
     amd_card(root, 0, None, vendor="0x8086")  # a screen's
     amd_card(root, 10, "5")
     amd_card(root, 2, None)
     (root / "sys/class/drm/card10-HDMI-A-1").mkdir()
-    assert activity.devices(root, path) == {"gpu/0": 0.37, "gpu/2": 1.0, "gpu/4": 0.05}
+    assert device_utilization.devices(root, path) == {"gpu/0": 0.37, "gpu/2": 1.0, "gpu/4": 0.05}
 
 
 @pytest.mark.parametrize("words", ["exit 9", "echo nonsense", "echo '0, '"])
 def test_a_driver_that_does_not_answer_is_not_measured(root: Path, words: str) -> None:
-    assert activity.devices(root, nvidia_says(root, words)) == {}
+    assert device_utilization.devices(root, nvidia_says(root, words)) == {}
 
 
 def test_a_machine_without_devices_has_nothing_to_tell(root: Path) -> None:
-    assert activity.devices(root, "") == {}
+    assert device_utilization.devices(root, "") == {}
 
 
 def test_the_pages_of_a_node_tell_it() -> None:
-    measured = usage.Measured("n1", "2026-01-01T00:00:00Z", cgroups.Usage(), [], {"gpu/0": 0.37})
+    measured = usage.NodeMeasurement(
+        "n1", "2026-01-01T00:00:00Z", cgroups.CgroupUsage(), [], {"gpu/0": 0.37}
+    )
     assert usage.summary(measured)["node"]["windlass"]["devices"] == {"gpu/0": 0.37}
     assert 'windlass_device_active_ratio{device="gpu/0"} 0.37' in usage.exposition(measured)

@@ -4,19 +4,20 @@ import asyncio
 
 import pytest
 
-from windlass.agent import fake
-from windlass.kinds import hostpods, kubernetes, meta
+from windlass.agent import fake_nodes
+from windlass.kinds import annotations
+from windlass.kinds.types import core, meta
 
 
-def made(name: str = "p", pretend: str = "", node: str = "fake-0", **container) -> kubernetes.Pod:
+def made(name: str = "p", pretend: str = "", node: str = "fake-0", **container) -> core.Pod:
     first = {"name": "c", "image": "x", "command": ["python", "train.py"], **container}
-    return kubernetes.Pod(
+    return core.Pod(
         metadata=meta.ObjectMeta(
             name=name, namespace="team",
-            annotations={hostpods.PRETEND: pretend} if pretend else None,
+            annotations={annotations.PRETEND: pretend} if pretend else None,
         ),
-        spec=kubernetes.PodSpec(
-            node_name=node, restart_policy="Never", containers=[kubernetes.Container(**first)]
+        spec=core.PodSpec(
+            node_name=node, restart_policy="Never", containers=[core.Container(**first)]
         ),
     )  # fmt: skip
 
@@ -34,11 +35,11 @@ def made(name: str = "p", pretend: str = "", node: str = "fake-0", **container) 
     ],
 )
 def test_how_long_a_pod_pretends(pod, expected):
-    assert fake.plan(pod) == expected
+    assert fake_nodes.plan(pod) == expected
 
 
 def test_racks_are_filled_one_after_the_other():
-    nodes = fake.nodes_of(16, 8, 4, "a100")
+    nodes = fake_nodes.nodes_of(16, 8, 4, "a100")
     assert list(nodes)[:2] == ["fake-00", "fake-01"]
     racks = [node.labels["windlass.dev/rack"] for node in nodes.values()]
     assert racks == [f"rack-{number}" for number in range(4) for _ in range(4)]
@@ -47,13 +48,15 @@ def test_racks_are_filled_one_after_the_other():
 
 @pytest.fixture
 async def fakes(node):
-    task = asyncio.create_task(fake.Fakes(node.store, ["fake-0", "fake-1"], "127.0.0.1").run())
+    task = asyncio.create_task(
+        fake_nodes.FakePods(node.store, ["fake-0", "fake-1"], "127.0.0.1").run()
+    )
     yield node
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_pod_runs_at_once_and_ends_as_it_was_told(fakes):
+async def test_a_pod_runs_at_once_and_ends_as_specified(fakes):
     await fakes.store.create(made("good", "0.1"))
     await fakes.store.create(made("bad", "0.1:7", "fake-1"))
     await fakes.phase("Succeeded", "good")
@@ -64,9 +67,9 @@ async def test_a_pod_runs_at_once_and_ends_as_it_was_told(fakes):
 async def test_a_pod_without_an_end_runs_until_it_is_deleted(fakes):
     await fakes.store.create(made())
     await fakes.phase("Running")
-    await fakes.store.delete(kubernetes.Pod, "p", "team")
+    await fakes.store.delete(core.Pod, "p", "team")
     async with asyncio.timeout(30):
-        while (await fakes.store.list(kubernetes.Pod, "team")).items:
+        while (await fakes.store.list(core.Pod, "team")).items:
             await asyncio.sleep(0.01)
 
 
@@ -74,5 +77,5 @@ async def test_pods_of_real_nodes_are_left_to_them(fakes):
     await fakes.store.create(made("other", "0", node="elsewhere"))
     await fakes.store.create(made("mine", "0"))
     await fakes.phase("Succeeded", "mine")
-    other = await fakes.store.get(kubernetes.Pod, "other", "team")
+    other = await fakes.store.get(core.Pod, "other", "team")
     assert other.status.phase == "Pending"

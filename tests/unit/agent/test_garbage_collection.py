@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from windlass.agent import environments, sweeping
-from windlass.kinds import hostpods, kubernetes
+from windlass.agent.init import python_environments
+from windlass.agent.pods import garbage_collection
+from windlass.kinds.annotations import SCRATCH
+from windlass.kinds.types import core
 
 KEY, OTHER = "0" * 24, "1" * 24
 DAY = 86400.0
@@ -42,7 +44,7 @@ class State:
         os.utime(path, (at, at))
 
     def sweep(self) -> None:
-        sweeping.environments(self.teams, self.pods)
+        garbage_collection.environments(self.teams, self.pods)
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def state(tmp_path: Path) -> State:
     return State(tmp_path)
 
 
-def test_environments_that_nobody_used_for_a_month_go(state: State) -> None:
+def test_environments_that_are_unused_for_a_month_are_deleted(state: State) -> None:
     old, used = state.environment(KEY, 31), state.environment(OTHER, 29)
     left, cache = state.environment(f"{KEY}.77.new", 31), state.environment(".uv-cache", 99)
     state.pod("team", 3)
@@ -89,13 +91,13 @@ def test_one_that_is_wanted_in_this_very_moment_stays(
 
     def late(*names: str, **handles: int) -> None:
         if names[0] == KEY:
-            assert environments._use(old)
+            assert python_environments._use(old)
         rename(*names, **handles)
 
     monkeypatch.setattr(os, "rename", late)
     state.sweep()
     assert old.is_dir()
-    assert not environments._use(old.with_name(OTHER))
+    assert not python_environments._use(old.with_name(OTHER))
 
 
 @pytest.fixture
@@ -107,10 +109,10 @@ def scratch() -> Path:
 
 def test_scratch_goes_with_the_last_of_its_pods(state: State, scratch: Path) -> None:
     one, two = (state.pod("team", 0, scratch=str(scratch)) for _ in range(2))
-    sweeping.scratch(one)
+    garbage_collection.scratch(one)
     assert scratch.exists()
     (two / "pod.json").unlink()
-    sweeping.scratch(one)
+    garbage_collection.scratch(one)
     assert not scratch.exists()
 
 
@@ -119,14 +121,14 @@ def test_only_what_frameworks_call_scratch_is_removed(state: State, tmp_path: Pa
     (tmp_path / "mine").mkdir()
     link.symlink_to(tmp_path)
     for path in (str(tmp_path / "mine"), str(link), f"{link}/../{tmp_path.name}"):
-        sweeping.scratch(state.pod("team", 0, scratch=path))
+        garbage_collection.scratch(state.pod("team", 0, scratch=path))
     link.unlink()
     assert (tmp_path / "mine").exists()
 
 
-async def test_scratch_of_a_pod_that_was_killed_is_gone_with_it(node, scratch: Path) -> None:  # type: ignore[no-untyped-def]
-    await node.create("exit 0", annotations={hostpods.SCRATCH: str(scratch)})
+async def test_scratch_of_a_pod_that_was_killed_is_gone_with_it(node, scratch: Path) -> None:
+    await node.create("exit 0", annotations={SCRATCH: str(scratch)})
     pod = await node.phase("Succeeded")
-    await node.store.delete(kubernetes.Pod, "p", "team", grace_seconds=0)
+    await node.store.delete(core.Pod, "p", "team", grace_seconds=0)
     await node.gone(node.folder / "pods" / pod.uid)
     await node.gone(scratch)

@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from windlass.agent import changes, logs
+from windlass.podlogs import inotify, reader
 
 
 @pytest.fixture
-async def noticing(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[changes.Changes]:
-    monkeypatch.setattr(changes, "PATIENCE", 3600.0)
-    made = changes.Changes()
+async def folders(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[inotify.Inotify]:
+    monkeypatch.setattr(inotify, "WATCH_SECONDS", 3600.0)
+    made = inotify.Inotify()
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("how", ["appended", "created", "renamed", "removed"])
 async def test_what_changes_in_the_folder_wakes(
-    noticing: changes.Changes, tmp_path: Path, how: str
+    folders: inotify.Inotify, tmp_path: Path, how: str
 ) -> None:
     folder = tmp_path / "watched"
     folder.mkdir()
     (folder / "log.0").touch()
-    with noticing.watching(folder) as watch, noticing.watching(folder) as other:
+    with folders.watching(folder) as watch, folders.watching(folder) as other:
         watch.clear()
         if how == "appended":
             (folder / "log.0").write_text("more")
@@ -43,32 +43,32 @@ async def test_what_changes_in_the_folder_wakes(
 
 
 async def test_one_reader_that_leaves_does_not_take_the_others_watch(
-    noticing: changes.Changes, tmp_path: Path
+    folders: inotify.Inotify, tmp_path: Path
 ) -> None:
-    with noticing.watching(tmp_path) as stays:
-        with noticing.watching(tmp_path):
+    with folders.watching(tmp_path) as stays:
+        with folders.watching(tmp_path):
             pass
         (tmp_path / "log.0").touch()
         await stays.wait()
 
 
 async def test_where_there_is_no_inotify_it_is_time_to_look_after_a_while(
-    noticing: changes.Changes, tmp_path: Path
+    folders: inotify.Inotify, tmp_path: Path
 ) -> None:
-    noticing.close()
-    with noticing.watching(tmp_path) as watch:
+    folders.close()
+    with folders.watching(tmp_path) as watch:
         await watch.wait()
 
 
 async def test_a_followed_log_is_read_on_when_it_grows_and_ends_with_its_container(
-    noticing: changes.Changes, tmp_path: Path
+    folders: inotify.Inotify, tmp_path: Path
 ) -> None:
     (tmp_path / "log.0").touch()
-    reading = logs.read(
+    reading = reader.read(
         tmp_path,
-        logs.Query(follow=True),
+        reader.LogQuery(follow=True),
         lambda: not (tmp_path / "exit.json").exists(),
-        noticing,
+        folders,
     )
     for word in ("one", "two"):
         more = asyncio.create_task(anext(reading))

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from windlass.agent import machine
+from windlass.agent.node import inventory
 
 MEMINFO = "MemTotal:        1000 kB\nMemFree: 1 kB\n"
 CORES = len(os.sched_getaffinity(0)) * 1000
@@ -30,7 +30,7 @@ def root(tmp_path, **files):
     ],
 )
 def test_memory_is_the_smaller_of_what_there_is_and_what_is_allowed(tmp_path, files, expected):
-    assert machine.memory_bytes(root(tmp_path, **files)) == expected
+    assert inventory.memory_bytes(root(tmp_path, **files)) == expected
 
 
 @pytest.mark.parametrize(
@@ -44,20 +44,20 @@ def test_memory_is_the_smaller_of_what_there_is_and_what_is_allowed(tmp_path, fi
     ],
 )
 def test_cpu_is_the_smaller_of_what_there_is_and_what_is_allowed(tmp_path, files, expected):
-    assert machine.cpu_milli(root(tmp_path, **files)) == expected
+    assert inventory.cpu_milli(root(tmp_path, **files)) == expected
 
 
 def test_this_machine_has_something():
-    assert machine.cpu_milli() > 0
-    assert machine.memory_bytes() > 1 << 20
+    assert inventory.cpu_milli() > 0
+    assert inventory.memory_bytes() > 1 << 20
 
 
 @pytest.mark.parametrize(
     ("host", "name"), [("Node_1.Local", "node-1.local"), ("---", "node"), ("a", "a")]
 )
 def test_the_hosts_name_becomes_an_objects_name(monkeypatch, host, name):
-    monkeypatch.setattr(machine.socket, "gethostname", lambda: host)
-    assert machine.node_name() == name
+    monkeypatch.setattr(inventory.socket, "gethostname", lambda: host)
+    assert inventory.node_name() == name
 
 
 def test_devices_are_what_the_drivers_show(tmp_path):
@@ -68,13 +68,13 @@ def test_devices_are_what_the_drivers_show(tmp_path):
     for number, simd in enumerate((0, 440)):
         (amd / str(number)).mkdir(parents=True)
         (amd / str(number) / "properties").write_text(f"cpu 1\nsimd_count {simd}\n")
-    assert machine.devices(tmp_path) == {"gpu": 3, "npu": 1}
-    assert machine.devices(tmp_path / "none") == {}
+    assert inventory.devices(tmp_path) == {"gpu": 3, "npu": 1}
+    assert inventory.devices(tmp_path / "none") == {}
 
 
 def test_the_model_of_a_gpu_is_a_label(tmp_path):
     place = tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0"
     place.mkdir(parents=True)
     (place / "information").write_text("Model: \t NVIDIA A100-SXM4-80GB\nIRQ: 1\n")
-    assert machine.gpu_model(tmp_path) == "a100-sxm4-80gb"
-    assert machine.gpu_model(tmp_path / "none") == ""
+    assert inventory.gpu_model(tmp_path) == "a100-sxm4-80gb"
+    assert inventory.gpu_model(tmp_path / "none") == ""

@@ -2,13 +2,14 @@
 
 import asyncio
 import os
+import sys
 
 import pytest
 
 from tests.unit.agent import nodes
 from tests.unit.agent.nodes import ended
-from windlass.agent import owners, privileges
-from windlass.kinds import kubernetes, meta
+from windlass.agent.node import privileges, single_tenant
+from windlass.kinds.types import core, meta
 
 pytestmark = nodes.as_root
 ABLE = privileges.Abilities("user", mounts=True)
@@ -16,7 +17,7 @@ ABLE = privileges.Abilities("user", mounts=True)
 
 @pytest.fixture
 async def shared(node):
-    users = privileges.Users(node.folder)
+    users = privileges.NamespaceUsers(node.folder)
     await node.restart(abilities=ABLE, user_of=users.of)
     return node
 
@@ -69,7 +70,7 @@ async def test_a_pod_reads_no_command_lines_of_others_and_its_own(shared):
 
 
 async def test_python_works_although_it_may_be_in_a_closed_folder(shared):
-    await shared.create("python -c 'import windlass.agent.shim, os; print(os.getuid())'")
+    await shared.create("python -c 'import windlass.agent.runtime.shim, os; print(os.getuid())'")
     pod = await shared.phase("Succeeded")
     assert shared.text(pod) == "200000\n"
 
@@ -78,20 +79,114 @@ async def test_nothing_of_a_pod_stays_when_it_goes(shared):
     before = mounts()
     await shared.create("mkdir -p d && chmod 500 d && while :; do sleep 0.02; done")
     pod = await shared.phase("Running")
-    await shared.store.delete(kubernetes.Pod, "p", "team", grace_seconds=0)
+    await shared.store.delete(core.Pod, "p", "team", grace_seconds=0)
     await shared.gone(shared.folder / "pods" / pod.uid)
     assert mounts() == before
 
 
-async def test_a_folder_that_is_closed_to_the_user_is_refused_as_a_volume(shared, tmp_path):
-    closed = tmp_path / "closed"
+def host(path, at: str = "/windlass/v", **more) -> dict:
+    """The volume and its mount, as arguments of `create`."""
+    given = core.VolumeMount(name="v", mount_path=at, **more)
+    return {"volumes": [{"name": "v", "hostPath": {"path": str(path)}}], "volume_mounts": [given]}
+
+
+@pytest.fixture
+async def listed(shared, tmp_path):
+    """The machine's folder `data` with a file, which isolated pods may mount."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "f").write_text("public\n")
+    folder.chmod(0o777)
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents:
+        if parent.stat().st_mode & 0o005 == 0:
+            parent.chmod(0o711)
+    await shared.restart(host_mounts=(str(folder),))
+    return folder
+
+
+async def test_folders_of_the_machine_that_are_not_listed_are_refused_alike(shared, tmp_path):
+    (tmp_path / "is-there").mkdir()
+    said = {}
+    for name in ("is-there", "is-not-there"):
+        await shared.create("true", name, **host(tmp_path / name))
+        said[name] = (await shared.phase("Failed", name)).status.message
+        assert f"windlass up --host-mounts {tmp_path / name}" in said[name]
+    assert said["is-there"].replace("is-there", "is-not-there") == said["is-not-there"]
+
+
+async def test_a_listed_folder_is_mounted_and_not_what_is_beside_it(shared, listed):
+    beside = listed.with_name("data-of-others")
+    beside.mkdir()
+    (listed / "link").symlink_to(beside)
+    await shared.create("cat $WINDLASS_ROOT/v/f", "one", **host(listed))
+    assert shared.text(await shared.phase("Succeeded", "one")) == "public\n"
+    for number, path in enumerate((beside, listed / "link", listed / "../data-of-others")):
+        await shared.create("true", f"no-{number}", **host(path))
+        assert "may mount" in (await shared.phase("Failed", f"no-{number}")).status.message
+
+
+async def test_a_listed_folder_that_is_closed_to_the_user_is_refused(shared, listed):
+    closed = listed / "closed"
     (closed / "data").mkdir(parents=True)
     closed.chmod(0o700)
-    await shared.create(
-        "true", volumes=[{"name": "v", "hostPath": {"path": str(closed / "data")}}],
-        volume_mounts=[kubernetes.VolumeMount(name="v", mount_path="/windlass/v")],
-    )  # fmt: skip
+    await shared.create("true", **host(closed / "data"))
     assert "is closed to user 200000" in (await shared.phase("Failed")).status.message
+
+
+def setup(script: str, source, at: str = "/windlass/all") -> dict:
+    """An init container that changes a folder before the main container mounts a part of it."""
+    container = core.Container(
+        name="i", image=nodes.HOST, command=["sh", "-c", script],
+        volume_mounts=[core.VolumeMount(name="all", mount_path=at)],
+    )  # fmt: skip
+    return {"init": container, "volume": {"name": "all", "hostPath": {"path": str(source)}}}
+
+
+@pytest.mark.parametrize("where", ["listed", "team"])
+async def test_a_link_that_the_setup_puts_in_place_of_a_folder_is_not_followed(
+    shared, listed, where
+):
+    (shared.folder / "store.db").write_text("hush")
+    (listed / "part").mkdir(mode=0o777)
+    source = str(listed) if where == "listed" else "/windlass/team"
+    first = setup(f"cd $WINDLASS_ROOT/all; rm -rf part; ln -s {shared.folder} part", source)
+    main = host(f"{source}/part")
+    main["volumes"].append(first["volume"])
+    await shared.create(
+        "cat $WINDLASS_ROOT/v/store.db; true", init_containers=[first["init"]], **main
+    )
+
+    def refused(pod: core.Pod) -> bool:
+        container = next(iter(pod.status.container_statuses or ()), None)
+        waiting = container and container.state.waiting
+        ended = container and container.state.terminated
+        if waiting:
+            return "may mount" in (waiting.message or "")
+        return bool(ended) and ended.reason == "StartError"
+
+    pod = await shared.until(refused)
+    assert "hush" not in shared.text(pod)
+
+
+@pytest.mark.parametrize(
+    "target", ["/proc", "/proc/self/fd", "/sys", "/dev", "/etc", "/usr/lib", "/"]
+)
+async def test_no_volume_hides_what_the_isolation_needs(shared, target):
+    await shared.create(
+        "true", volumes=[{"name": "v", "emptyDir": {}}],
+        volume_mounts=[core.VolumeMount(name="v", mount_path=target)],
+    )  # fmt: skip
+    assert "would hide" in (await shared.phase("Failed")).status.message
+
+
+async def test_no_volume_hides_the_state_folder_or_python(shared):
+    for number, target in enumerate((shared.folder, shared.folder / "pods", sys.prefix)):
+        await shared.create(
+            "true", f"p{number}", volumes=[{"name": "v", "emptyDir": {}}],
+            volume_mounts=[core.VolumeMount(name="v", mount_path=str(target))],
+        )  # fmt: skip
+        assert "would hide" in (await shared.phase("Failed", f"p{number}")).status.message
 
 
 async def test_the_tree_of_another_user_is_killed_with_its_shim(shared):
@@ -112,16 +207,16 @@ async def test_the_tree_of_another_user_is_killed_with_its_shim(shared):
 
 
 def test_ids_are_kept_and_never_given_twice(tmp_path):
-    users = privileges.Users(tmp_path)
+    users = privileges.NamespaceUsers(tmp_path)
     assert [users.of("a"), users.of("b"), users.of("a")] == [200_000, 200_001, 200_000]
-    again = privileges.Users(tmp_path)
+    again = privileges.NamespaceUsers(tmp_path)
     assert [again.of("c"), again.of("b")] == [200_002, 200_001]
 
 
 def binding(role: str, namespace: str = "") -> dict:
     name = meta.ObjectMeta(name=f"b-{role}", namespace=namespace)
-    subject = kubernetes.Subject(kind="User", name="eve")
-    ref = kubernetes.RoleRef(kind="ClusterRole", name=role)
+    subject = core.Subject(kind="User", name="eve")
+    ref = core.RoleRef(kind="ClusterRole", name=role)
     return {"metadata": name, "role_ref": ref, "subjects": [subject]}
 
 
@@ -129,23 +224,23 @@ def binding(role: str, namespace: str = "") -> dict:
     ("made", "alone"),
     [
         (None, True),
-        (kubernetes.RoleBinding(**binding("windlass-member", "default")), False),
-        (kubernetes.RoleBinding(**binding("windlass-member", "team")), True),
-        (kubernetes.RoleBinding(**binding("windlass-viewer", "default")), True),
-        (kubernetes.ClusterRoleBinding(**binding("windlass-admin")), False),
-        (kubernetes.ClusterRoleBinding(**binding("windlass-viewer")), True),
+        (core.RoleBinding(**binding("windlass-member", "default")), False),
+        (core.RoleBinding(**binding("windlass-member", "team")), True),
+        (core.RoleBinding(**binding("windlass-viewer", "default")), True),
+        (core.ClusterRoleBinding(**binding("windlass-admin")), False),
+        (core.ClusterRoleBinding(**binding("windlass-viewer")), True),
     ],
 )
 async def test_the_owner_is_himself_in_default_as_long_as_he_is_alone_there(node, made, alone):
     if made is not None:
-        space = kubernetes.Namespace(metadata=meta.ObjectMeta(name="default"))
+        space = core.Namespace(metadata=meta.ObjectMeta(name="default"))
         await node.store.create(space)
         await node.store.create(made)
-    holders = owners.Owners(node.store, privileges.Users(node.folder))
-    async with holders.watching():
-        assert holders.alone() is alone
-        assert holders.user_of("default") == (None if alone else 200_000)
-        assert holders.user_of("team") >= 200_000
+    check = single_tenant.SingleTenantCheck(node.store, privileges.NamespaceUsers(node.folder))
+    async with check.watching():
+        assert check.is_single_tenant() is alone
+        assert check.user_of("default") == (None if alone else 200_000)
+        assert check.user_of("team") >= 200_000
 
 
 def mounts() -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from windlass.agent import podgroups, rates, usage
+from windlass.agent.metrics import kubelet_cgroups, usage
+from windlass.telemetry import usage_rates
 
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
 OTHER = "99999999-1111-2222-3333-444455556666"
@@ -66,7 +67,7 @@ def test_a_pods_group_is_found_wherever_kubelet_put_it(tmp_path: Path, layout, g
     layout(root, group, 1.5, 51000)
     layout(root, group.replace(UID, OTHER).replace("0a1b2c3d", "99999999"), 7, 7000)
     (logs / f"team_job-0_{UID}" / "main").mkdir(parents=True)
-    (found,) = podgroups.PodMeter("n1", root, logs).measure().containers
+    (found,) = kubelet_cgroups.PodMeter("n1", root, logs).measure().containers
     assert (found.namespace, found.pod, found.uid) == ("team", "job-0", UID)
     assert (found.usage.cpu_seconds, found.usage.memory) == (1.5, 50000)
     assert found.usage.processes == 3
@@ -75,11 +76,11 @@ def test_a_pods_group_is_found_wherever_kubelet_put_it(tmp_path: Path, layout, g
 
 def test_a_pod_that_kubelet_reads_from_a_file_has_an_id_without_hyphens(tmp_path: Path) -> None:
     v2(tmp_path, f"kubepods/burstable/pod{STATIC}", 1, 1000)
-    assert set(podgroups.groups(tmp_path)) == {STATIC}
+    assert set(kubelet_cgroups.groups(tmp_path)) == {STATIC}
 
 
 def test_a_machine_without_groups_or_logs_is_measured_all_the_same(tmp_path: Path) -> None:
-    measured = podgroups.PodMeter("n1", tmp_path / "no", tmp_path / "none").measure()
+    measured = kubelet_cgroups.PodMeter("n1", tmp_path / "no", tmp_path / "none").measure()
     assert measured.containers == []
     assert measured.usage.memory > 0
 
@@ -88,14 +89,18 @@ def test_two_looks_make_a_rate(tmp_path: Path) -> None:
     root, logs = tmp_path / "cgroup", tmp_path / "logs"
     v2(root, f"kubepods/pod{UID}", 1.0, 51000)
     (logs / f"team_job-0_{UID}").mkdir(parents=True)
-    meter = podgroups.PodMeter("n1", root, logs)
-    before = rates.Look(100.0, usage.summary(meter.measure()))
+    meter = kubelet_cgroups.PodMeter("n1", root, logs)
+    before = usage_rates.UsageSnapshot(100.0, usage.summary(meter.measure()))
     (root / f"kubepods/pod{UID}/cpu.stat").write_text("usage_usec 2000000")
-    found = rates.between(before, rates.Look(102.0, usage.summary(meter.measure())))
+    found = usage_rates.between(
+        before, usage_rates.UsageSnapshot(102.0, usage.summary(meter.measure()))
+    )
     assert found.window == 2.0
     pod = found.pods[UID]
     assert (pod.namespace, pod.name) == ("team", "job-0")
     assert pod.containers[0].usage == {"cpu": "500000000n", "memory": "48Ki"}
     # A pod that was not there before has used nothing that could be told of this time.
-    first = rates.between(rates.Look(100.0, {**before.told, "pods": []}), before)
+    first = usage_rates.between(
+        usage_rates.UsageSnapshot(100.0, {**before.summary, "pods": []}), before
+    )
     assert first.pods[UID].containers[0].usage["cpu"] == "0n"

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from windlass.agent import held, kept
-from windlass.kinds import kubernetes, meta, run
+from windlass.agent.daemonset import kubelet_log_archive
+from windlass.kinds.types import core, meta, run
+from windlass.podlogs import archive
 
 LINE = "2026-01-01T00:00:00.000000000Z stdout F "
 
 
-def pod(uid: str = "u1") -> kubernetes.Pod:
+def pod(uid: str = "u1") -> core.Pod:
     owner = meta.OwnerReference(
         api_version="windlass.dev/v1alpha1", kind="Run", name="job", uid="r1", controller=True
     )
@@ -25,22 +26,22 @@ def pod(uid: str = "u1") -> kubernetes.Pod:
         run.LABEL_ROLE: "worker",
         run.LABEL_INDEX: "1",
     }
-    return kubernetes.Pod(
+    return core.Pod(
         metadata=meta.ObjectMeta(
             name="job-1", namespace="team", uid=uid, labels=labels, owner_references=[owner]
         ),
-        spec=kubernetes.PodSpec(containers=[kubernetes.Container(name="worker")]),
+        spec=core.PodSpec(containers=[core.Container(name="worker")]),
     )
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> tuple[held.Held, Path]:
+def place(tmp_path: Path) -> tuple[kubelet_log_archive.KubeletLogArchive, Path]:
     source = tmp_path / "pods" / "team_job-1_u1" / "worker"
     source.mkdir(parents=True)
-    return held.Held(tmp_path / "held", tmp_path / "pods"), source
+    return kubelet_log_archive.KubeletLogArchive(tmp_path / "held", tmp_path / "pods"), source
 
 
-def text(logs: held.Held) -> list[str]:
+def text(logs: kubelet_log_archive.KubeletLogArchive) -> list[str]:
     (entry,) = logs.entries()
     whole = "".join(path.read_text() for _, _, path in entry.segments)
     return [line.removeprefix(LINE) for line in whole.splitlines()]
@@ -50,7 +51,7 @@ def test_what_is_written_after_the_link_is_held_too_and_outlives_kubelets_files(
     logs, source = place
     with (source / "0.log").open("w") as file:
         print(LINE + "one", file=file, flush=True)
-        logs.hold(pod())
+        logs.link(pod())
         print(LINE + "two", file=file, flush=True)
     shutil.rmtree(source.parent)
     assert text(logs) == ["one", "two"]
@@ -59,23 +60,23 @@ def test_what_is_written_after_the_link_is_held_too_and_outlives_kubelets_files(
 def test_rotation_moves_nothing_and_repeats_nothing(place):
     logs, source = place
     (source / "0.log").write_text(LINE + "one\n")
-    logs.hold(pod())
+    logs.link(pod())
     (source / "0.log").rename(source / "0.log.20260101-000001")
     (source / "0.log").write_text(LINE + "two\n")
-    logs.hold(pod())
+    logs.link(pod())
     packed = source / "0.log.20260101-000001.gz"
     packed.write_bytes(gzip.compress((source / "0.log.20260101-000001").read_bytes()))
     (source / "0.log.20260101-000001").unlink()
-    logs.hold(pod())
+    logs.link(pod())
     assert text(logs) == ["one", "two"]
 
 
-def test_who_comes_late_unpacks_what_is_packed(place):
+def test_a_late_pod_unpacks_the_packed_environment(place):
     logs, source = place
     (source / "0.log.20260101-000001.gz").write_bytes(gzip.compress((LINE + "one\n").encode()))
     (source / "0.log").write_text(LINE + "two\n")
-    logs.hold(pod())
-    logs.hold(pod())
+    logs.link(pod())
+    logs.link(pod())
     assert text(logs) == ["one", "two"]
 
 
@@ -85,9 +86,9 @@ def test_only_runs_are_held_and_only_the_last_start(place):
     (source / "1.log").write_text(LINE + "second\n")
     stranger = pod()
     stranger.metadata.owner_references = None
-    logs.hold(stranger)
+    logs.link(stranger)
     assert logs.entries() == []
-    logs.hold(pod())
+    logs.link(pod())
     assert text(logs) == ["second"]
     (entry,) = logs.entries()
     entry.drop()
@@ -95,30 +96,30 @@ def test_only_runs_are_held_and_only_the_last_start(place):
 
 
 def test_a_server_takes_pieces_and_lists_them_when_they_are_whole(tmp_path):
-    server = kept.Kept(tmp_path)
+    server = archive.LogArchive(tmp_path)
     name = "0-worker-1-u1"
-    place = kept.Segment("team", "r1", name, "worker", 0)
+    place = archive.Segment("team", "r1", name, "worker", 0)
     server.take_segment(place, (LINE + "one\n").encode())
-    assert kept.listing(tmp_path, "team", "r1") == []
+    assert archive.listing(tmp_path, "team", "r1") == []
     record = {
         "run": "r1", "attempt": 0, "role": "worker", "index": 1, "container": "worker",
         "pod": "job-1", "uid": "u1", "keptAt": "2026-01-01T00:00:00Z", "bytes": 4, "more": "",
     }  # fmt: skip
     server.take_record("team", "r1", name, json.dumps(record).encode())
-    (told,) = kept.listing(tmp_path, "team", "r1")
+    (told,) = archive.listing(tmp_path, "team", "r1")
     assert (told["name"], told["pod"], told["attempt"]) == (name, "job-1", 0)
-    assert kept.place(tmp_path, "team", "r1", name).name == "worker"
+    assert archive.log_folder(tmp_path, "team", "r1", name).name == "worker"
 
 
 @pytest.mark.parametrize("part", ["..", "a/b", "", ".hidden"])
 def test_names_that_lead_elsewhere_are_refused(tmp_path, part):
-    server = kept.Kept(tmp_path)
+    server = archive.LogArchive(tmp_path)
     for place in (
-        kept.Segment(part, "r1", "n", "c", 0),
-        kept.Segment("team", part, "n", "c", 0),
-        kept.Segment("team", "r1", part, "c", 0),
-        kept.Segment("team", "r1", "n", part, 0),
-        kept.Segment("team", "r1", "n", "c", -1),
+        archive.Segment(part, "r1", "n", "c", 0),
+        archive.Segment("team", part, "n", "c", 0),
+        archive.Segment("team", "r1", part, "c", 0),
+        archive.Segment("team", "r1", "n", part, 0),
+        archive.Segment("team", "r1", "n", "c", -1),
     ):
         with pytest.raises(ValueError, match=r".*"):
             server.take_segment(place, b"")
@@ -128,7 +129,7 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path, part):
 def test_when_it_was_kept_is_the_same_however_often_it_is_sent(place, tmp_path):
     logs, source = place
     (source / "0.log").write_text(LINE + "one\n")
-    logs.hold(pod())
+    logs.link(pod())
     (entry,) = logs.entries()
-    again = held.Held(tmp_path / "held", tmp_path / "pods").entries()
+    again = kubelet_log_archive.KubeletLogArchive(tmp_path / "held", tmp_path / "pods").entries()
     assert [each.at for each in again] == [entry.at]

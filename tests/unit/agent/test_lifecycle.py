@@ -6,14 +6,13 @@ import pytest
 
 from tests.unit.agent import nodes
 from tests.unit.agent.nodes import ended
-from windlass.agent import progress
-from windlass.kinds import hostpods, kubernetes
+from windlass.agent.pods import progress
+from windlass.kinds import annotations
+from windlass.kinds.types import core
 
 
-def init(script: str, **more) -> kubernetes.Container:
-    return kubernetes.Container(
-        name="prepare", image=nodes.HOST, command=["sh", "-c", script], **more
-    )
+def init(script: str, **more) -> core.Container:
+    return core.Container(name="prepare", image=nodes.HOST, command=["sh", "-c", script], **more)
 
 
 async def test_an_init_container_that_fails_fails_the_pod_and_nothing_else_starts(node):
@@ -89,7 +88,7 @@ async def test_a_pod_that_runs_too_long_is_ended_with_the_reason(node):
     assert node.text(pod) == "bye\n"
 
 
-async def test_a_pod_that_ended_in_time_is_not_late_however_late_it_is_told(node):
+async def test_a_pod_that_ended_in_time_is_not_late_however_late_it_is_reported(node):
     await node.create("while [ ! -e {here}/go ]; do sleep 0.02; done", active_deadline_seconds=1000)
     await node.phase("Running")
     await node.stop()
@@ -100,12 +99,12 @@ async def test_a_pod_that_ended_in_time_is_not_late_however_late_it_is_told(node
     ending = json.loads(record.read_text()) | {"finishedAt": "2026-01-01T00:10:00.000000Z"}
     record.write_text(json.dumps(ending))
     old = {"status": {"startTime": "2026-01-01T00:00:00Z"}}
-    await node.store.patch(kubernetes.Pod, "p", "team", patch=old, subresource="status")
+    await node.store.patch(core.Pod, "p", "team", patch=old, subresource="status")
     node.start()
     assert (await node.phase("Succeeded")).status.reason == ""
 
 
-async def pods_end(node, pod: kubernetes.Pod) -> None:
+async def pods_end(node, pod: core.Pod) -> None:
     start = node.folder / "pods" / pod.uid / "containers/c/0"
     await node.there(start / "exit.json")
 
@@ -113,8 +112,8 @@ async def pods_end(node, pod: kubernetes.Pod) -> None:
 # --- progress
 
 
-def told(pod: kubernetes.Pod) -> dict:
-    return json.loads((pod.metadata.annotations or {}).get(hostpods.PROGRESS, "{}"))
+def told(pod: core.Pod) -> dict:
+    return json.loads((pod.metadata.annotations or {}).get(annotations.PROGRESS, "{}"))
 
 
 async def test_progress_reaches_the_pod_and_the_last_word_always_does(node):
@@ -131,7 +130,7 @@ async def test_progress_reaches_the_pod_and_the_last_word_always_does(node):
 
 
 async def test_progress_at_a_place_that_the_pod_chose(node):
-    variable = kubernetes.EnvVar(name="WINDLASS_PROGRESS", value="$(WINDLASS_ROOT)/run/p.json")
+    variable = core.EnvVar(name="WINDLASS_PROGRESS", value="$(WINDLASS_ROOT)/run/p.json")
     await node.create("echo '{\"fraction\": 0.5}' > $WINDLASS_PROGRESS", env=[variable])
     await node.phase("Succeeded")
     await node.until(lambda pod: told(pod) == {"fraction": 0.5})

@@ -6,9 +6,10 @@ import types
 import pytest
 
 from tests.unit.agent import nodes
-from windlass.agent import kept, procfs
-from windlass.kinds import kubernetes, meta, run
-from windlass.server.keptfiles import KeptFiles
+from windlass.agent.runtime import containers, procfs
+from windlass.kinds.types import core, meta, run
+from windlass.podlogs import archive
+from windlass.server.storage.logs_disk import DiskLogStore
 from windlass.store import errors
 
 ASKED = types.SimpleNamespace(
@@ -28,12 +29,12 @@ def pod_of(uid="run-1", role="worker", index="0", command="true", **more):
     owner = meta.OwnerReference(
         api_version="windlass.dev/v1alpha1", kind="Run", name="train", uid=uid
     )
-    container = kubernetes.Container(name="c", image=nodes.HOST, command=["sh", "-c", command])
-    return kubernetes.Pod(
+    container = core.Container(name="c", image=nodes.HOST, command=["sh", "-c", command])
+    return core.Pod(
         metadata=meta.ObjectMeta(
             name="p", namespace="team", labels=labels | more, owner_references=[owner]
         ),
-        spec=kubernetes.PodSpec(
+        spec=core.PodSpec(
             node_name="n1", containers=[container], restart_policy="Never",
             termination_grace_period_seconds=30,
         ),
@@ -51,7 +52,7 @@ async def made(store, name: str) -> str:
 
 @pytest.fixture
 async def keeping(node):
-    await node.restart(kept=kept.Kept(node.folder / kept.FOLDER))
+    await node.restart(log_archive=archive.LogArchive(node.folder / archive.FOLDER))
     return node
 
 
@@ -61,11 +62,11 @@ async def uid(node):
 
 
 async def said(node, uid, **asked) -> list[str]:
-    gateway = KeptFiles(node.folder / kept.FOLDER)
+    gateway = DiskLogStore(node.folder / archive.FOLDER)
     texts = []
-    for told in await gateway.kept("team", uid):
+    for told in await gateway.list_logs("team", uid):
         options = types.SimpleNamespace(**(vars(ASKED) | asked))
-        pieces = [p async for p in gateway.kept_log("team", uid, told["name"], options)]
+        pieces = [p async for p in gateway.read_log("team", uid, told["name"], options)]
         texts.append(b"".join(pieces).decode())
     return texts
 
@@ -76,12 +77,12 @@ async def test_what_a_member_printed_stays_when_its_pod_goes(keeping, uid, grace
     await keeping.store.create(pod_of(uid, command=command))
     await keeping.there(keeping.folder / "up")
     pod = await keeping.phase("Running")
-    await keeping.store.delete(kubernetes.Pod, "p", "team", grace_seconds=grace)
+    await keeping.store.delete(core.Pod, "p", "team", grace_seconds=grace)
     await keeping.gone(keeping.folder / "pods" / pod.uid)
     expected = "hello\n" if grace == 0 else "hello\nlast words\n"
     assert await said(keeping, uid) == [expected]
     assert await said(keeping, uid, tail_lines=1) == [expected.splitlines(keepends=True)[-1]]
-    (told,) = kept.listing(keeping.folder / kept.FOLDER, "team", uid)
+    (told,) = archive.listing(keeping.folder / archive.FOLDER, "team", uid)
     assert (told["attempt"], told["role"], told["index"]) == (2, "worker", 0)
     assert (told["pod"], told["uid"]) == ("p", pod.uid)
     assert told["startedAt"] <= told["finishedAt"] <= told["keptAt"]
@@ -100,7 +101,7 @@ async def test_logs_are_kept_before_the_pods_object_goes(keeping, uid):
         return await delete(*arguments, **more)
 
     keeping.store.delete = watched
-    await delete(kubernetes.Pod, "p", "team")
+    await delete(core.Pod, "p", "team")
     await keeping.gone(keeping.folder / "pods" / pod.uid)
     assert there == [["done\n"]]
 
@@ -108,23 +109,23 @@ async def test_logs_are_kept_before_the_pods_object_goes(keeping, uid):
 async def test_other_peoples_pods_are_not_kept(keeping):
     await keeping.create("echo mine")
     pod = await keeping.phase("Succeeded")
-    await keeping.store.delete(kubernetes.Pod, "p", "team")
+    await keeping.store.delete(core.Pod, "p", "team")
     await keeping.gone(keeping.folder / "pods" / pod.uid)
-    assert not (keeping.folder / kept.FOLDER).exists()
+    assert not (keeping.folder / archive.FOLDER).exists()
 
 
 @pytest.mark.parametrize(
     "strange", [{"uid": "../../x"}, {"uid": ""}, {"role": ".."}, {"index": "-1"}, {"index": "x"}]
 )
 def test_a_pod_with_strange_names_leads_nowhere(strange):
-    assert kept.member_of(pod_of(**strange)) is None
+    assert archive.member_of(pod_of(**strange)) is None
 
 
 # --- on the disk alone
 
 
 def ended(tmp_path, uid: str, text: str = "hello", run_uid: str = "run-1"):
-    """The folder of a pod whose container has ended, and its record."""
+    """The folder of a pod whose container has ended, its record and its logs."""
     folder = tmp_path / "pods" / uid
     start = folder / "containers" / "c" / "0"
     start.mkdir(parents=True)
@@ -134,66 +135,69 @@ def ended(tmp_path, uid: str, text: str = "hello", run_uid: str = "run-1"):
     over = {"exitCode": 0, "reason": "Completed", "message": "", **times}
     procfs.write_durably(start / "exit.json", over)
     member = {"run": run_uid, "attempt": 0, "role": "worker", "index": 0, "container": "c"}
-    return folder, {"namespace": "team", "name": f"pod-{uid}", "member": member}
+    record = {"namespace": "team", "name": f"pod-{uid}", "member": member}
+    return folder, record, containers.logs_in(folder)
 
 
 def test_an_agent_that_was_killed_on_the_way_is_finished_by_the_next(tmp_path):
     root = tmp_path / "kept"
-    folder, record = ended(tmp_path, "u1")
-    kept.Kept(root).keep(folder, record)
+    folder, record, logs = ended(tmp_path, "u1")
+    archive.LogArchive(root).add(folder, record, logs)
     (entry,) = (root / "team" / "run-1").iterdir()
-    (entry / kept.RECORD).unlink()
+    (entry / archive.RECORD).unlink()
     (entry / "c" / "log.4").unlink()
-    assert kept.listing(root, "team", "run-1") == []
-    again = kept.Kept(root)
-    again.keep(folder, record)
-    again.keep(folder, record)
+    assert archive.listing(root, "team", "run-1") == []
+    again = archive.LogArchive(root)
+    again.add(folder, record, logs)
+    again.add(folder, record, logs)
     shutil.rmtree(folder)
-    assert [told["name"] for told in kept.listing(root, "team", "run-1")] == ["0-worker-0-u1"]
-    place = kept.place(root, "team", "run-1", "0-worker-0-u1")
-    assert sorted(path.name for path in place.iterdir()) == ["log.3", "log.4"]
+    assert [told["name"] for told in archive.listing(root, "team", "run-1")] == ["0-worker-0-u1"]
+    found = archive.log_folder(root, "team", "run-1", "0-worker-0-u1")
+    assert sorted(path.name for path in found.iterdir()) == ["log.3", "log.4"]
 
 
 def test_a_namespace_keeps_so_many_bytes_and_the_oldest_go_first(tmp_path):
     root = tmp_path / "kept"
     folders = [ended(tmp_path, f"u{n}", "x" * 30_000, f"run-{n}") for n in range(5)]
     most = 3 * 70_000
-    keeper = kept.Kept(root, most)
-    for folder, record in folders:
-        keeper.keep(folder, record)
-    left = [n for n in range(5) if kept.listing(root, "team", f"run-{n}")]
+    keeper = archive.LogArchive(root, most)
+    for pod in folders:
+        keeper.add(*pod)
+    left = [n for n in range(5) if archive.listing(root, "team", f"run-{n}")]
     assert left == [2, 3, 4]
-    kept.Kept(root, most).keep(*ended(tmp_path, "u9", "x" * 30_000, "run-9"))  # another agent
-    assert [n for n in range(10) if kept.listing(root, "team", f"run-{n}")] == [3, 4, 9]
+    archive.LogArchive(root, most).add(
+        *ended(tmp_path, "u9", "x" * 30_000, "run-9")
+    )  # another agent
+    assert [n for n in range(10) if archive.listing(root, "team", f"run-{n}")] == [3, 4, 9]
 
 
 def test_a_disk_that_takes_no_more_does_not_hold_the_pod(tmp_path, monkeypatch, caplog):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kept.os, "link", full)
-    kept.Kept(tmp_path / "kept").keep(*ended(tmp_path, "u1"))
-    assert "pod-u1 are not kept: [Errno 28]" in caplog.text
-    assert kept.listing(tmp_path / "kept", "team", "run-1") == []
+    monkeypatch.setattr(archive.os, "link", full)
+    archive.LogArchive(tmp_path / "kept").add(*ended(tmp_path, "u1"))
+    assert "pod-u1 are not archived: [Errno 28]" in caplog.text
+    assert archive.listing(tmp_path / "kept", "team", "run-1") == []
 
 
 @pytest.mark.parametrize(
     ("name", "container"), [("other", ""), ("..", ""), ("0-worker-0-u1", ".."), ("../run-1", "c")]
 )
 async def test_no_name_leads_out_of_what_is_kept(tmp_path, name, container):
-    kept.Kept(tmp_path / "kept").keep(*ended(tmp_path, "u1"))
+    archive.LogArchive(tmp_path / "kept").add(*ended(tmp_path, "u1"))
     asked = types.SimpleNamespace(**(vars(ASKED) | {"container": container}))
     with pytest.raises(errors.NotFound):
-        await anext(KeptFiles(tmp_path / kept.FOLDER).kept_log("team", "run-1", name, asked))
+        await anext(DiskLogStore(tmp_path / archive.FOLDER).read_log("team", "run-1", name, asked))
 
 
 async def test_what_is_kept_goes_after_its_run(node):
     root = node.folder / "kept"
     uid = await made(node.store, "r")
-    kept.Kept(root).keep(*ended(node.folder / "x", "u1", run_uid=uid))
-    kept.Kept(root).keep(*ended(node.folder / "x", "u2", run_uid="gone"))
-    await kept.sweep(root, node.store)
+    archive.LogArchive(root).add(*ended(node.folder / "x", "u1", run_uid=uid))
+    archive.LogArchive(root).add(*ended(node.folder / "x", "u2", run_uid="gone"))
+    await archive.sweep(root, node.store)
     assert [path.name for path in (root / "team").iterdir()] == [uid]
     await node.store.delete(run.Run, "r", "team")
-    await kept.sweep(root, node.store)
+    await archive.sweep(root, node.store)
     assert list(root.iterdir()) == []

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from windlass.agent import logs, shimlog
-from windlass.kinds import times
+from windlass.kinds.values import times
+from windlass.podlogs import log_format, reader
 
 LINES = """\
 2026-01-01T00:00:01.000000Z stdout F one
@@ -25,7 +25,7 @@ def path(tmp_path):
 
 
 async def text(path, running=lambda: False, **query) -> str:
-    pieces = [piece async for piece in logs.read(path, logs.Query(**query), running)]
+    pieces = [piece async for piece in reader.read(path, reader.LogQuery(**query), running)]
     return b"".join(pieces).decode()
 
 
@@ -70,8 +70,8 @@ async def test_following_reads_on_until_the_container_has_ended(path):
 
 async def test_what_was_written_just_before_the_folder_goes_is_read(path):
     alive = [True]
-    query = logs.Query(follow=True, tail_lines=1)
-    reading = logs.read(path, query, lambda: alive[0])
+    query = reader.LogQuery(follow=True, tail_lines=1)
+    reading = reader.read(path, query, lambda: alive[0])
     seen = [await anext(reading)]
     more = asyncio.create_task(anext(reading))
     await asyncio.sleep(0)
@@ -89,8 +89,8 @@ async def test_a_line_that_is_written_in_two_goes_is_not_torn(path):
     seen: list[bytes] = []
 
     async def collect() -> None:
-        query = logs.Query(follow=True, tail_lines=0)
-        async for piece in logs.read(path, query, lambda: alive[0]):
+        query = reader.LogQuery(follow=True, tail_lines=0)
+        async for piece in reader.read(path, query, lambda: alive[0]):
             seen.append(piece)
             alive[0] = False
 
@@ -118,8 +118,8 @@ def numbers(said: str) -> list[int]:
     return [int(line.split()[0]) for line in said.splitlines() if "windlass:" not in line]
 
 
-def talked(folder, count: int, size: int = 2000, kept: int = 3) -> shimlog.Log:
-    log = shimlog.Log(folder, size, kept)
+def talked(folder, count: int, size: int = 2000, kept: int = 3) -> log_format.LogWriter:
+    log = log_format.LogWriter(folder, size, kept)
     for number in range(count):
         log.add("stdout", f"{number} {'x' * 50}\n".encode())
     return log
@@ -127,7 +127,7 @@ def talked(folder, count: int, size: int = 2000, kept: int = 3) -> shimlog.Log:
 
 async def test_a_log_keeps_its_last_segments_and_no_more(tmp_path):
     talked(tmp_path, 500).close()
-    assert len(shimlog.segments(tmp_path)) == 3
+    assert len(log_format.segments(tmp_path)) == 3
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 3 * 2000
     shown = numbers(await text(tmp_path))
     assert shown == list(range(shown[0], 500))
@@ -151,7 +151,7 @@ async def test_since_passes_over_segments_that_were_full_before(tmp_path):
 
 
 async def test_following_goes_from_segment_to_segment_and_misses_nothing(tmp_path):
-    log = shimlog.Log(tmp_path, 3000, 50)
+    log = log_format.LogWriter(tmp_path, 3000, 50)
     alive = [True]
 
     async def speak() -> None:
@@ -171,13 +171,13 @@ async def test_following_goes_from_segment_to_segment_and_misses_nothing(tmp_pat
 
 def test_a_log_goes_on_where_the_one_before_it_ended(tmp_path):
     talked(tmp_path, 100, kept=9).close()
-    before = shimlog.segments(tmp_path)
+    before = log_format.segments(tmp_path)
     talked(tmp_path, 1, kept=9).close()
-    assert shimlog.segments(tmp_path) == before
+    assert log_format.segments(tmp_path) == before
 
 
 async def test_where_lines_are_missing_the_log_says_so(tmp_path):
-    log = shimlog.Log(tmp_path, size=100, count=2)
+    log = log_format.LogWriter(tmp_path, size=100, count=2)
     for number in range(20):
         log.add("stdout", f"line {number}\n".encode())
     log.close()
@@ -188,7 +188,7 @@ async def test_where_lines_are_missing_the_log_says_so(tmp_path):
 
 
 async def test_the_last_of_the_disk_is_left_to_others(tmp_path, monkeypatch):
-    log = shimlog.Log(tmp_path)
+    log = log_format.LogWriter(tmp_path)
     full = [True]
     monkeypatch.setattr(log, "_is_full", lambda: full[0])
     log.add("stdout", b"lost\n")

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.agent import spdy
+from windlass.agent.streaming import spdy
 
 RESET = bytes.fromhex("80030003000000080000000100000005")
 """RST_STREAM of stream 1, as a client that gives up sends it."""
@@ -14,7 +14,7 @@ def test_the_dictionary_is_the_standards():
 
 
 def test_a_stream_from_opening_to_end():
-    client, server = spdy.Connection(), spdy.Connection()
+    client, server = spdy.SpdyConnection(), spdy.SpdyConnection()
     headers = {"streamtype": "data", "port": "80", "requestid": "1"}
     sent = client.open(1, headers) + client.data(1, b"hello") + client.data(1, b"", end=True)
     assert list(server.receive(sent)) == [
@@ -28,7 +28,7 @@ def test_a_stream_from_opening_to_end():
 
 @given(cuts=st.lists(st.integers(1, 60), max_size=40))
 def test_frames_may_come_in_any_pieces(cuts):
-    client, server = spdy.Connection(), spdy.Connection()
+    client, server = spdy.SpdyConnection(), spdy.SpdyConnection()
     sent = b"".join(
         client.open(number, {"port": str(number)}) + client.data(number, b"x" * number)
         for number in range(1, 20, 2)
@@ -50,4 +50,4 @@ def test_frames_may_come_in_any_pieces(cuts):
 )
 def test_what_is_not_spdy_is_refused(data):
     with pytest.raises(spdy.ProtocolError):
-        list(spdy.Connection().receive(data))
+        list(spdy.SpdyConnection().receive(data))

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent import nodes
-from windlass.agent import privileges, sandbox, volumes
-from windlass.kinds import kubernetes, meta
+from windlass.agent.node import privileges
+from windlass.agent.pods import volumes
+from windlass.agent.runtime import sandbox
+from windlass.kinds.types import core, meta
 
 MOUNTING = pytest.param(privileges.Abilities(mounts=True), id="mounts", marks=nodes.as_root)
 LINKING = pytest.param(privileges.Abilities(), id="links")
@@ -19,7 +21,7 @@ class Tokens:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, int]] = []
 
-    async def request(self, pod: kubernetes.Pod, audience: str, seconds: int) -> str:
+    async def request(self, pod: core.Pod, audience: str, seconds: int) -> str:
         self.asked.append((pod.name, audience, seconds))
         return f"token-{len(self.asked)}"
 
@@ -29,8 +31,8 @@ async def able(request, node):
     """A node that can, and one that cannot mount."""
     await node.restart(abilities=request.param, tokens=Tokens())
     name = meta.ObjectMeta(name="keys", namespace="team")
-    await node.store.create(kubernetes.ConfigMap(metadata=name, data={"a": "1", "b": "2"}))
-    await node.store.create(kubernetes.Secret(metadata=name, string_data={"s": "hush"}))
+    await node.store.create(core.ConfigMap(metadata=name, data={"a": "1", "b": "2"}))
+    await node.store.create(core.Secret(metadata=name, string_data={"s": "hush"}))
     return node
 
 
@@ -38,8 +40,8 @@ def mounts() -> str:
     return Path("/proc/mounts").read_text()
 
 
-def mount(name: str, path: str, **more) -> kubernetes.VolumeMount:
-    return kubernetes.VolumeMount(name=name, mount_path=path, **more)
+def mount(name: str, path: str, **more) -> core.VolumeMount:
+    return core.VolumeMount(name=name, mount_path=path, **more)
 
 
 CONTENT = {
@@ -78,18 +80,18 @@ async def test_what_a_volume_holds(able, source, script, expected):
         f'cd "$WINDLASS_ROOT"; {script}',
         volumes=[{"name": "v", **source}],
         volume_mounts=[mount("v", "/windlass/v")],
-        resources=kubernetes.ResourceRequirements(limits={"cpu": "250m"}),
+        resources=core.ResourceRequirements(limits={"cpu": "250m"}),
     )
     pod = await able.phase("Succeeded")
     assert able.text(pod).replace("\n", "") == expected.replace("\n", "")
 
 
 async def test_init_containers_fill_what_the_others_read(able):
-    first = kubernetes.Container(
+    first = core.Container(
         name="first", image=nodes.HOST, command=["sh", "-c", "echo 1 > data/f; sleep 0.1"],
         working_dir="/windlass", volume_mounts=[mount("v", "/windlass/data")],
     )  # fmt: skip
-    second = kubernetes.Container(
+    second = core.Container(
         name="second", image=nodes.HOST, command=["sh", "-c", "echo 2 >> $WINDLASS_ROOT/data/f"],
         volume_mounts=[mount("v", "/windlass/data")],
     )  # fmt: skip
@@ -136,7 +138,7 @@ async def test_a_token_is_renewed_before_it_ends(able):
     old = time.time() - 590
     os.utime(file, (old, old))
     patch = {"metadata": {"labels": {"look": "again"}}}
-    await able.store.patch(kubernetes.Pod, "p", "team", patch=patch)
+    await able.store.patch(core.Pod, "p", "team", patch=patch)
     await able.phase("Succeeded")
 
 
@@ -144,10 +146,9 @@ async def test_a_token_is_renewed_before_it_ends(able):
 
 
 @nodes.as_root
-async def test_mounts_elsewhere_are_seen_by_the_pod_and_by_nobody_else(node, tmp_path):
+async def test_mounts_elsewhere_are_visible_to_the_pod_alone(node, tmp_path, tmp_path_factory):
     await node.restart(abilities=privileges.Abilities(mounts=True))
-    place = tmp_path / "place"
-    place.mkdir()
+    place = tmp_path_factory.mktemp("place")
     (tmp_path / "source").mkdir()
     (tmp_path / "source/f").write_text("there")
     before = mounts()
@@ -171,7 +172,8 @@ async def test_mounts_elsewhere_are_seen_by_the_pod_and_by_nobody_else(node, tmp
 REFUSED = {
     "a place that is not there": ({"emptyDir": {}}, "/no/such/place", "mkdir -p /no/such/place"),
     "a folder that is not there": (
-        {"hostPath": {"path": "/no/such/folder"}}, "/windlass/v", "is not on this node",
+        {"hostPath": {"path": "/no/such/folder"}}, "/windlass/v",
+        "mount at /windlass/v: /no/such/folder is not on this node",
     ),
     "a way out": ({"emptyDir": {}}, "/windlass/v", "leads out"),
 }  # fmt: skip
@@ -179,7 +181,9 @@ REFUSED = {
 
 @nodes.as_root
 @pytest.mark.parametrize(("source", "path", "words"), REFUSED.values(), ids=REFUSED)
-async def test_what_cannot_be_mounted_is_told_with_the_remedy(node, source, path, words):
+async def test_a_volume_that_cannot_be_mounted_is_reported_with_the_remedy(
+    node, source, path, words
+):
     await node.restart(abilities=privileges.Abilities(mounts=True))
     sub_path = "../x" if words == "leads out" else ""
     await node.create(
@@ -187,7 +191,7 @@ async def test_what_cannot_be_mounted_is_told_with_the_remedy(node, source, path
         volume_mounts=[mount("v", path, sub_path=sub_path)],
     )  # fmt: skip
     pod = await node.phase("Failed")
-    assert pod.status.reason == "PodNotSupported"
+    assert pod.status.reason == "MountFailed"
     assert words in pod.status.message
 
 
@@ -210,7 +214,7 @@ async def test_without_root_a_mount_elsewhere_is_refused(node):
 
 
 async def test_without_root_two_volumes_at_one_place_are_refused(node):
-    init = kubernetes.Container(
+    init = core.Container(
         name="i", image=nodes.HOST, command=["true"], volume_mounts=[mount("a", "/windlass/x")]
     )
     await node.create(
@@ -222,9 +226,9 @@ async def test_without_root_two_volumes_at_one_place_are_refused(node):
 
 def test_shared_memory_that_the_machine_has_not_is_refused():
     asked = {"name": "s", "emptyDir": {"medium": "Memory", "sizeLimit": "900Ti"}}
-    container = kubernetes.Container(name="c", volume_mounts=[mount("s", "/dev/shm")])
-    spec = kubernetes.PodSpec(containers=[container], volumes=[asked])
-    told = volumes.too_little_shm(kubernetes.Pod(spec=spec))
+    container = core.Container(name="c", volume_mounts=[mount("s", "/dev/shm")])
+    spec = core.PodSpec(containers=[container], volumes=[asked])
+    told = volumes.too_little_shm(core.Pod(spec=spec))
     assert "asks for 900Ti" in told
     assert "remount" in told
 

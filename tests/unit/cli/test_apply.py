@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.sdk import applying
+from windlass.sdk import apply
 from windlass.store import patches
 
 CASES: list[tuple[str, Any, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
@@ -35,7 +35,7 @@ CASES: list[tuple[str, Any, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("last", "current", "wanted", "patch"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
 )
 def test_three_way(last: Any, current: Any, wanted: Any, patch: Any) -> None:
-    assert applying.three_way(last, current, wanted) == patch
+    assert apply.three_way(last, current, wanted) == patch
 
 
 leaves = st.one_of(st.integers(0, 2), st.text("ab", max_size=1), st.booleans())
@@ -53,16 +53,16 @@ def test_applying_twice_changes_nothing_and_arguments_stay(
     last: dict[str, Any], current: dict[str, Any], wanted: dict[str, Any]
 ) -> None:
     kept = copy.deepcopy((last, current, wanted))
-    result = patches.merge(current, applying.three_way(last, current, wanted))
+    result = patches.merge(current, apply.three_way(last, current, wanted))
     assert (last, current, wanted) == kept
-    assert applying.three_way(wanted, result, wanted) == {}
+    assert apply.three_way(wanted, result, wanted) == {}
 
 
 @given(objects, objects, objects)
 def test_what_the_file_says_holds_and_what_it_dropped_is_gone(
     last: dict[str, Any], current: dict[str, Any], wanted: dict[str, Any]
 ) -> None:
-    result = patches.merge(current, applying.three_way(last, current, wanted))
+    result = patches.merge(current, apply.three_way(last, current, wanted))
     for key, value in wanted.items():
         if not isinstance(value, dict):
             assert result[key] == value

@@ -14,7 +14,8 @@ import pytest
 
 import windlass
 from tests.unit.cli.invoking import invoke
-from windlass.cli import exits, main
+from windlass.cli import main
+from windlass.cli.lib import exit_codes
 
 COMMANDS = list(main.root.entries)
 
@@ -62,7 +63,7 @@ def test_ctrl_c_while_modules_are_loaded_is_no_traceback(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", leaves())
 def test_each_command_has_help_examples_and_both_output_flags(name: str) -> None:
     result = invoke(*name.split(), "--help")
-    assert result.code == exits.OK
+    assert result.code == exit_codes.OK
     assert f"windlass {name}" in result.out
     assert "Examples:" in result.out
     assert "--json" in result.out
@@ -89,7 +90,7 @@ def test_the_overview_lists_every_command_with_its_own_words() -> None:
 )
 def test_a_mistyped_word_gets_the_nearest_valid_one(arguments: list[str], guess: str) -> None:
     result = invoke(*arguments)
-    assert result.code in (exits.USAGE, exits.NOT_FOUND)
+    assert result.code in (exit_codes.USAGE, exit_codes.NOT_FOUND)
     assert f"Did you mean {guess}?" in result.err
     assert result.out == ""
     assert "Traceback" not in result.err
@@ -100,7 +101,7 @@ def test_a_mistyped_word_gets_the_nearest_valid_one(arguments: list[str], guess:
 )
 def test_an_incomplete_command_line_is_one_sentence_and_a_remedy(arguments: list[str]) -> None:
     result = invoke(*arguments)
-    assert result.code == exits.USAGE
+    assert result.code == exit_codes.USAGE
     first, *rest = result.err.splitlines()
     assert first.startswith("error: ")
     assert rest
@@ -109,14 +110,14 @@ def test_an_incomplete_command_line_is_one_sentence_and_a_remedy(arguments: list
 
 def test_errors_are_json_for_programs() -> None:
     result = invoke("get", "rnus", "--json")
-    assert result.code == exits.NOT_FOUND
-    assert result.error["code"] == exits.NOT_FOUND
+    assert result.code == exit_codes.NOT_FOUND
+    assert result.error["code"] == exit_codes.NOT_FOUND
     assert "rnus" in result.error["message"]
 
 
 def test_a_job_may_have_flags_like_ours() -> None:
     result = invoke("run", "--cpus", "x", "--", "echo", "--json")
-    assert result.code == exits.RUN_NOT_STARTED
+    assert result.code == exit_codes.RUN_NOT_STARTED
     assert result.err.startswith("error: ")
 
 
@@ -130,7 +131,7 @@ def test_version_speaks_to_people_programs_and_scripts() -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script_for_each_shell(shell: str) -> None:
     result = invoke("completion", shell)
-    assert result.code == exits.OK
+    assert result.code == exit_codes.OK
     assert "_WINDLASS_COMPLETE" in result.out
 
 
@@ -149,9 +150,9 @@ def test_an_unexpected_error_is_a_sentence_unless_debugging(
     def broken(*_: object) -> None:
         raise ValueError("a stone in the gears")
 
-    monkeypatch.setattr("windlass.cli.words.kind_of", broken)
+    monkeypatch.setattr("windlass.cli.lib.kind_names.kind_of", broken)
     result = invoke("get", "runs")
-    assert result.code == exits.DEFECT
+    assert result.code == exit_codes.DEFECT
     assert "a stone in the gears" in result.err
     assert "WINDLASS_DEBUG=1" in result.err
     with pytest.raises(ValueError, match="stone"):
@@ -159,10 +160,12 @@ def test_an_unexpected_error_is_a_sentence_unless_debugging(
 
 
 def test_the_documented_exit_codes_are_those_of_the_code() -> None:
-    rows = re.findall(r"^\| (\d+) \| (.+?) \|$", (DOCS / "exit-codes.md").read_text(), re.MULTILINE)
-    assert {int(code): text for code, text in rows} == exits.MEANINGS
+    rows = re.findall(
+        r"^\| (\d+) \| (.+?) \|$", (DOCS / "reference/exit-codes.md").read_text(), re.MULTILINE
+    )
+    assert {int(code): text for code, text in rows} == exit_codes.MEANINGS
 
 
 def test_the_manual_names_every_command() -> None:
-    text = (DOCS / "cli.md").read_text()
+    text = (DOCS / "reference/cli.md").read_text()
     assert [name for name in leaves() if f"windlass {name}" not in text] == []

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.invoking import invoke
-from windlass.cli import exits, machine
-from windlass.cli.machine import Check, Machine
+from windlass.cli.engine import host_checks
+from windlass.cli.engine.host_checks import Check, Machine
+from windlass.cli.lib import exit_codes
 
 
 def lay_out(root: Path, files: dict[str, str]) -> Machine:
@@ -42,12 +43,12 @@ DEVICES = [
 
 @pytest.mark.parametrize(("files", "states"), [d[1:] for d in DEVICES], ids=[d[0] for d in DEVICES])
 def test_devices(tmp_path: Path, files: dict[str, str], states: dict[str, str]) -> None:
-    found = {check.name: check for check in machine.devices(lay_out(tmp_path, files))}
+    found = {check.name: check for check in host_checks.devices(lay_out(tmp_path, files))}
     assert {name: found[name].state for name in states} == states
 
 
 def test_devices_are_counted(tmp_path: Path) -> None:
-    found = next(machine.devices(lay_out(tmp_path, {"dev/nvidia0": "", "dev/nvidia11": ""})))
+    found = next(host_checks.devices(lay_out(tmp_path, {"dev/nvidia0": "", "dev/nvidia11": ""})))
     assert found.found.startswith("2 ")
 
 
@@ -63,7 +64,7 @@ CGROUPS = [
     ("files", "state", "found"), [c[1:] for c in CGROUPS], ids=[c[0] for c in CGROUPS]
 )
 def test_cgroups(tmp_path: Path, files: dict[str, str], state: str, found: str) -> None:
-    check = machine.cgroups(lay_out(tmp_path, files))
+    check = host_checks.cgroups(lay_out(tmp_path, files))
     assert (check.state, check.found.startswith(found)) == (state, True)
 
 
@@ -71,12 +72,12 @@ def test_cgroups(tmp_path: Path, files: dict[str, str], state: str, found: str) 
 def test_cgroups_that_may_not_be_written(tmp_path: Path) -> None:
     laid = lay_out(tmp_path, {"sys/fs/cgroup/cgroup.controllers": "cpu memory"})
     (tmp_path / "sys/fs/cgroup").chmod(0o555)
-    assert machine.cgroups(laid).state == "limited"
+    assert host_checks.cgroups(laid).state == "limited"
 
 
 def test_looking_at_cgroups_leaves_nothing_behind(tmp_path: Path) -> None:
     laid = lay_out(tmp_path, {"sys/fs/cgroup/cpu": "/", "sys/fs/cgroup/memory": "/"})
-    machine.cgroups(laid)
+    host_checks.cgroups(laid)
     assert os.listdir(tmp_path / "sys/fs/cgroup/cpu") == []
 
 
@@ -88,7 +89,7 @@ def test_teams_are_kept_apart_only_by_a_root_that_may_mount(
     tmp_path: Path, euid: int, mounts: bool, state: str
 ) -> None:
     laid = lay_out(tmp_path, {"proc/sys/user/max_user_namespaces": "0"})
-    assert machine.isolation(laid, euid, lambda: mounts).state == state
+    assert host_checks.isolation(laid, euid, lambda: mounts).state == state
 
 
 @pytest.mark.parametrize(
@@ -100,25 +101,25 @@ def test_teams_are_kept_apart_only_by_a_root_that_may_mount(
     ],
 )
 def test_clock(tmp_path: Path, files: dict[str, str], state: str) -> None:
-    assert machine.clock(lay_out(tmp_path, files)).state == state
+    assert host_checks.clock(lay_out(tmp_path, files)).state == state
 
 
 def test_a_state_folder_that_does_not_exist_yet_is_judged_by_the_one_above(tmp_path: Path) -> None:
     laid = Machine(state=tmp_path / "not" / "yet")
-    assert machine.durability(laid).state in ("ok", "limited")
-    assert machine.disk(laid).found.endswith(str(laid.state))
+    assert host_checks.durability(laid).state in ("ok", "limited")
+    assert host_checks.disk(laid).found.endswith(str(laid.state))
     assert os.listdir(tmp_path) == []
 
 
 def test_everything_that_is_not_ok_says_what_it_means() -> None:
-    for check in machine.checks(Machine(Path("/nowhere"))):
+    for check in host_checks.checks(Machine(Path("/nowhere"))):
         assert check.found
         assert check.state == "ok" or check.meaning
 
 
 def test_doctor_reports_each_check_to_programs() -> None:
     result = invoke("doctor", "--json")
-    assert result.code == exits.OK
+    assert result.code == exit_codes.OK
     names = [check["name"] for check in result.json["checks"]]
     assert {"python", "cgroups", "shm", "fuse", "fsync", "kubernetes", "uv"} <= set(names)
     assert len(names) == len(set(names))
@@ -126,9 +127,9 @@ def test_doctor_reports_each_check_to_programs() -> None:
 
 
 def test_doctor_fails_only_where_the_engine_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = Check("sqlite", "missing", "none", "The engine cannot keep its objects.", "Get it.")
-    monkeypatch.setattr(machine, "sqlite", lambda: broken)
+    broken = Check("sqlite", "missing", "none", "The engine cannot store its objects.", "Get it.")
+    monkeypatch.setattr(host_checks, "sqlite", lambda: broken)
     result = invoke("doctor")
-    assert result.code == exits.FAILED
+    assert result.code == exit_codes.FAILED
     assert "Remedy: Get it." in result.out
     assert "cannot start here: sqlite" in result.out

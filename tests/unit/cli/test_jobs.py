@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.invoking import invoke
-from windlass.cli import exits, jobs
-from windlass.cli.output import Output
+from windlass.cli.lib import exit_codes, job_options
+from windlass.cli.lib.output import Output
 
 FILE = """\
 apiVersion: windlass.dev/v1alpha1
@@ -35,12 +35,12 @@ def run(*arguments: str) -> dict[str, Any]:
     import click
 
     @click.command(context_settings={"allow_interspersed_args": False})
-    @jobs.options
-    def command(job: jobs.Job) -> None:
-        found.append(jobs.wanted(job))
+    @job_options.options
+    def command(job: job_options.Job) -> None:
+        found.append(job_options.wanted(job))
 
     command.main(list(arguments), standalone_mode=False)
-    return json.loads(json.dumps(found[0]))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(found[0]))
 
 
 PLACES: list[tuple[list[str], str, Any]] = [
@@ -53,6 +53,11 @@ PLACES: list[tuple[list[str], str, Any]] = [
     (["--shm", "256Mi"], "spec.roles.0.resources.shm", "256Mi"),
     (["-g", "2"], "spec.roles.0.devices.0.count", 2),
     (["--share", "1/4"], "spec.roles.0.devices.0.share", "1/4"),
+    (
+        ["--gpu-model", "h100"],
+        "spec.roles.0.devices",
+        [{"kind": "gpu", "count": 1, "models": ["h100"]}],
+    ),
     (["--device", "rdma=2"], "spec.roles.0.devices.0.kind", "rdma"),
     (["--device", "gpu=2:h100,a100"], "spec.roles.0.devices.0.models", ["h100", "a100"]),
     (["--image", "i"], "spec.environment.image", "i"),
@@ -106,6 +111,8 @@ def test_flags_lie_over_a_file(tmp_path: Path) -> None:
         "-f", str(file), "-n", "other", "-p", "50", "--role", "worker", "-w", "1", "-c", "1",
         "-l", "x=y", "--", "sh", "x.sh",
     )  # fmt: skip
+    with pytest.raises(exit_codes.CliError, match="--gpu-model needs --gpus or --share here"):
+        run("-f", str(file), "--gpu-model", "h100")
     driver, worker = over["spec"]["roles"]
     assert over["metadata"]["name"] == "other"
     assert over["metadata"]["labels"] == {"team": "a", "x": "y"}
@@ -115,17 +122,17 @@ def test_flags_lie_over_a_file(tmp_path: Path) -> None:
     assert worker["command"] == ["sh", "x.sh"]
 
 
-def test_a_file_of_init_can_be_handed_in_as_it_is(tmp_path: Path) -> None:
+def test_a_file_of_init_can_be_submitted_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "hello.yaml"
-    assert invoke("init", file).code == exits.OK
-    assert run("-f", str(file))["metadata"]["name"] == "hello"
+    assert invoke("init", file).code == exit_codes.OK
+    assert run("-f", str(file))["metadata"]["generateName"] == "hello-"
     again = invoke("init", file)
-    assert again.code == exits.CONFLICT
+    assert again.code == exit_codes.CONFLICT
     assert "--force" in again.err
     named = invoke("init", "-", "-n", "mine", "--", "python", "a b.py")
     (tmp_path / "n.yaml").write_text(named.out)
     made = run("-f", str(tmp_path / "n.yaml"))
-    assert made["metadata"]["name"] == "mine"
+    assert made["metadata"]["generateName"] == "mine-"
     assert made["spec"]["roles"][0]["command"] == ["python", "a b.py"]
 
 
@@ -137,16 +144,21 @@ def test_requirements_come_from_a_file_too(tmp_path: Path) -> None:
 
 
 WRONG = [
-    (["-w", "x"], exits.USAGE, "2..8"),
-    (["-w", "5..2"], exits.USAGE, "2..8"),
-    (["-g", "1/2"], exits.USAGE, "--share"),
-    (["-g", "1", "--share", "1/2"], exits.USAGE, "exclude"),
-    (["-v", "foo"], exits.USAGE, "claim:imagenet:/data"),
-    (["-l", "foo"], exits.USAGE, "KEY=VALUE"),
-    (["-e", "NOT_SET_ANYWHERE"], exits.USAGE, "NOT_SET_ANYWHERE=VALUE"),
-    (["-r", "./none.txt"], exits.NOT_FOUND, "-r numpy"),
-    (["--workdir", "/none"], exits.NOT_FOUND, "--workdir ."),
-    (["-f", "none.yaml"], exits.NOT_FOUND, "none.yaml"),
+    (["-w", "x"], exit_codes.USAGE, "2..8"),
+    (["-w", "5..2"], exit_codes.USAGE, "2..8"),
+    (["-g", "1/2"], exit_codes.USAGE, "--share"),
+    (["-g", "1", "--share", "1/2"], exit_codes.USAGE, "cannot be combined"),
+    (["--gpu-model", "h100", "-g", "0"], exit_codes.USAGE, "Leave out --gpu-model"),
+    (["-m", "4"], exit_codes.USAGE, "--memory 4 is 4 bytes.\n  Did you mean 4Gi?"),
+    (["-m", "4GB"], exit_codes.USAGE, "Did you mean 4G or 4Gi?"),
+    (["-m", "512"], exit_codes.USAGE, "Did you mean 512Mi?"),
+    (["--shm", "2"], exit_codes.USAGE, "--shm 2 is 2 bytes."),
+    (["-v", "foo"], exit_codes.USAGE, "claim:imagenet:/data"),
+    (["-l", "foo"], exit_codes.USAGE, "KEY=VALUE"),
+    (["-e", "NOT_SET_ANYWHERE"], exit_codes.USAGE, "NOT_SET_ANYWHERE=VALUE"),
+    (["-r", "./none.txt"], exit_codes.NOT_FOUND, "-r numpy"),
+    (["--workdir", "/none"], exit_codes.NOT_FOUND, "--workdir ."),
+    (["-f", "none.yaml"], exit_codes.NOT_FOUND, "none.yaml"),
 ]
 
 
@@ -166,16 +178,18 @@ def test_a_file_with_mistakes_names_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(FILE.replace("replicas: 4", "replicas: 0").replace("priority", "priorty"))
     result = invoke("run", "-f", file, env={"KUBECONFIG": "/nonexistent"})
-    assert result.code == exits.RUN_NOT_STARTED
+    assert result.code == exit_codes.RUN_NOT_STARTED
     assert f"{file}:5" in result.err
     assert f"{file}:10" in result.err
 
 
-def test_files_that_do_not_come_along_are_told(tmp_path, monkeypatch, capsys):
+def test_a_local_file_without_workdir_gives_a_hint(tmp_path, monkeypatch, capsys):
     (tmp_path / "train.py").touch()
     monkeypatch.chdir(tmp_path)
-    jobs.tell_forgotten(Output(), jobs.Job(("python", "train.py"), {}))
+    job_options.hint_missing_workdir(Output(), job_options.Job(("python", "train.py"), {}))
     assert "--workdir ." in capsys.readouterr().err
-    jobs.tell_forgotten(Output(), jobs.Job(("python", "train.py"), {}, workdir="."))
-    jobs.tell_forgotten(Output(), jobs.Job(("python", "-c", "print(1)"), {}))
+    job_options.hint_missing_workdir(
+        Output(), job_options.Job(("python", "train.py"), {}, workdir=".")
+    )
+    job_options.hint_missing_workdir(Output(), job_options.Job(("python", "-c", "print(1)"), {}))
     assert capsys.readouterr().err == ""

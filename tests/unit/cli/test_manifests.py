@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.invoking import invoke
-from windlass.cli import exits, manifests
+from windlass.cli.lib import exit_codes, manifests
+from windlass.kinds.types.run import Run
 
 RUN = """\
 apiVersion: windlass.dev/v1alpha1
@@ -70,10 +71,10 @@ def test_times_stay_the_text_they_were_written_as() -> None:
     ],
 )
 def test_what_is_no_object_is_named_with_its_line(text: str, said: str) -> None:
-    with pytest.raises(exits.CliError) as caught:
+    with pytest.raises(exit_codes.CliError) as caught:
         manifests.parse(text, "f")
     assert said in caught.value.message
-    assert caught.value.code == exits.INVALID
+    assert caught.value.code == exit_codes.INVALID
 
 
 def test_a_folder_gives_its_manifests_in_order_and_nothing_else(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_apply_names_file_line_field_and_remedy_without_a_server(
     path = tmp_path / "run.yaml"
     path.write_text("".join([*lines[:below], line, *lines[below:]]))
     result = invoke("apply", "-f", path)
-    assert result.code == exits.INVALID
+    assert result.code == exit_codes.INVALID
     assert f"{path}:{below + 1}: " in result.err
     assert said in result.err
     assert "nothing was sent" in result.err
@@ -116,10 +117,49 @@ def test_apply_names_file_line_field_and_remedy_without_a_server(
 )
 def test_apply_says_what_is_wrong_with_the_head_of_an_object(text: str, said: str) -> None:
     result = invoke("apply", "-f", "-", stdin=text)
-    assert result.code == exits.INVALID
+    assert result.code == exit_codes.INVALID
     assert said in result.err
 
 
 def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
     result = invoke("apply", "-f", tmp_path / "nope.yaml")
-    assert result.code == exits.NOT_FOUND
+    assert result.code == exit_codes.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            RUN.replace("spec:", "spec:\n  priority: 10\n  queue: a\n  priority: 20"),
+            ["spec.priority is given twice, on lines 5 and 7"],
+        ),
+        (
+            "a: 1\nb: {c: 1, c: 2}\na: 2\n",
+            ["b.c is given twice, on line 2", "a is given twice, on lines 1 and 3"],
+        ),
+        ('{"kind": "Run",\n "kind": "Queue"}', ["kind is given twice, on lines 1 and 2"]),
+        ("roles:\n- x: 1\n- y: 1\n  y: 2\n", ["roles[1].y is given twice, on lines 3 and 4"]),
+        ("a: 1\n---\nb: 1\nb: 2\n", ["b is given twice, on lines 3 and 4"]),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused_with_both_lines(text: str, told: list[str]) -> None:
+    with pytest.raises(exit_codes.CliError) as caught:
+        manifests.parse(text, "f.yaml")
+    assert caught.value.message == f"f.yaml: {'; '.join(told)}."
+    assert caught.value.code == exit_codes.INVALID
+
+
+def test_merged_and_repeated_parts_are_no_duplicates() -> None:
+    text = "base: &b {x: 1}\none: {<<: *b, x: 2}\ntwo: *b\nthree: *b\n"
+    (document,) = manifests.parse(text, "f")
+    assert document.data["one"] == {"x": 2}
+
+
+def test_one_object_in_two_documents_is_refused_before_anything_is_sent() -> None:
+    other = RUN.replace("name: train", "name: train, namespace: default")
+    (first, second, third) = manifests.parse(RUN + "---\n" + other + "---\n" + RUN, "f.yaml")
+    manifests.refuse_repeated([(Run, first), (Run, second)], "team-a")
+    for twice, namespace in (((first, second), "default"), ((first, third), "team-a")):
+        with pytest.raises(exit_codes.CliError) as caught:
+            manifests.refuse_repeated([(Run, each) for each in twice], namespace)
+        assert caught.value.message.startswith("run/train is described twice, in f.yaml:3 and in ")

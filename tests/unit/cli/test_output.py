@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.cli.invoking import invoke, terminal
-from windlass.cli.output import Mode, Output
+from windlass.cli.commands.jobs import top
+from windlass.cli.lib.output import Mode, Output
 
 COLUMNS = ["NAME", "PHASE", "MESSAGE"]
 ROWS = [
@@ -112,9 +113,57 @@ def test_each_mode_prints_its_own_and_nothing_else(
     assert printed.err == ("try this\n" if mode == "human" else "")
 
 
-def test_what_must_be_confirmed_names_its_flag_where_nobody_can_answer() -> None:
-    from windlass.cli.exits import CliError
+def test_a_confirmation_names_its_flag_without_a_terminal() -> None:
+    from windlass.cli.lib.exit_codes import CliError
 
     with pytest.raises(CliError) as caught:
         Output("json").confirm("Replace it?", "--yes")
     assert "--yes" in caught.value.remedy
+
+
+# --- top ----------------------------------------------------------------------------------------
+
+_GI = 2.0**30
+_RUNS = [
+    {
+        "name": "a-run-with-a-long-name",
+        "phase": "Running",
+        "members": 2,
+        "resources": {
+            "cpu": {"given": 0.3, "used": 0.222},
+            "memory": {"given": 600 * 2.0**20, "used": 128 * 2.0**20},
+            "nvidia.com/gpu": {"given": 2.0},
+        },
+    }
+]
+_NODES = [
+    {
+        "name": "vm",
+        "ready": True,
+        "resources": {
+            "cpu": {"total": 128.0, "given": 96.5, "used": 101.0},
+            "memory": {"total": 2015 * _GI, "given": 1024 * _GI, "used": 512 * _GI},
+        },
+    }
+]
+
+
+@pytest.mark.parametrize("width", [40, 46, 60, 80, 120])
+def test_top_keeps_the_amounts_of_runs_on_a_narrow_terminal(width: int) -> None:
+    with terminal(width):
+        lines = top.run_lines(Output(), _RUNS)
+    assert all(len(line) <= width for line in lines)
+    assert lines[0].startswith("NAME")
+    assert "0.222/0.3" in lines[1]
+    assert "128Mi/600Mi" in lines[1]
+    assert ("█" in lines[1]) == (width > 100)
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 120])
+def test_top_keeps_the_amounts_of_nodes_on_a_narrow_terminal(width: int) -> None:
+    with terminal(width):
+        lines = top.node_lines(Output(), _NODES)
+    assert all(len(line) <= width for line in lines)
+    assert lines[1].endswith("101 used of 128 (96.5 allocated)")
+    assert lines[2].endswith("512Gi used of 1.97Ti (1Ti allocated)")
+    assert ("█" in lines[1]) == (width >= 60)

@@ -6,20 +6,20 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from windlass.cli import state as states
-from windlass.cli.supervisor import Child, Supervisor, backoff
+from tests.harness.waiting import until
+from windlass.cli.engine.supervisor import Child, Supervisor, backoff
+from windlass.cli.lib import state_dir as states
 
 SUPERVISE = """
 import sys
 from pathlib import Path
-from windlass.cli import state
-from windlass.cli.supervisor import Child, Supervisor
+from windlass.cli.lib import state_dir as state
+from windlass.cli.engine.supervisor import Child, Supervisor
 folder = state.folder(sys.argv[1])
 lock = folder.lock()
 if lock is None:
@@ -49,7 +49,7 @@ while True: time.sleep(60)
 
 
 @pytest.fixture
-def supervised(tmp_path: Path):  # type: ignore[no-untyped-def]
+def supervised(tmp_path: Path):
     process = subprocess.Popen(
         [sys.executable, "-c", SUPERVISE, str(tmp_path), CHILD],
         env={**os.environ, "HERE": str(tmp_path)},
@@ -64,7 +64,7 @@ def supervised(tmp_path: Path):  # type: ignore[no-untyped-def]
 def test_children_start_in_order_and_stop_in_reverse(
     tmp_path: Path, supervised: subprocess.Popen[bytes]
 ) -> None:
-    eventually(lambda: len(started(tmp_path)) == 2)
+    until(lambda: len(started(tmp_path)) == 2)
     assert [name for name, _ in started(tmp_path)] == ["first", "second"]
     supervised.terminate()
     assert supervised.wait(30) == 0
@@ -75,11 +75,11 @@ def test_children_start_in_order_and_stop_in_reverse(
 def test_a_child_that_is_killed_comes_back_and_is_counted(
     tmp_path: Path, supervised: subprocess.Popen[bytes]
 ) -> None:
-    eventually(lambda: len(started(tmp_path)) == 2)
+    until(lambda: len(started(tmp_path)) == 2)
     folder = states.folder(str(tmp_path))
     os.kill(started(tmp_path)[0][1], signal.SIGKILL)
-    eventually(lambda: len(started(tmp_path)) == 3)
-    eventually(lambda: alive(folder, "first"))
+    until(lambda: len(started(tmp_path)) == 3)
+    until(lambda: alive(folder, "first"))
     assert started(tmp_path)[2][0] == "first"
     facts = folder.children()["first"]
     assert (facts.restarts, facts.last_exit) == (1, -signal.SIGKILL)
@@ -89,27 +89,49 @@ def test_a_child_that_is_killed_comes_back_and_is_counted(
 def test_children_do_not_outlive_a_supervisor_that_is_killed(
     tmp_path: Path, supervised: subprocess.Popen[bytes]
 ) -> None:
-    eventually(lambda: len(started(tmp_path)) == 2)
+    until(lambda: len(started(tmp_path)) == 2)
     supervised.kill()
     supervised.wait()
     for _, pid in started(tmp_path):
-        eventually(lambda pid=pid: states.start_time(pid) == 0)  # type: ignore[misc]
+        until(lambda pid=pid: states.start_time(pid) == 0)
 
 
 def test_a_state_folder_has_one_supervisor(
     tmp_path: Path, supervised: subprocess.Popen[bytes]
 ) -> None:
-    eventually(lambda: len(started(tmp_path)) == 2)
+    until(lambda: len(started(tmp_path)) == 2)
     second = subprocess.run([sys.executable, "-c", SUPERVISE, str(tmp_path), CHILD], check=False)
     assert second.returncode == 8
     assert len(started(tmp_path)) == 2
 
 
 @pytest.mark.parametrize(
-    ("failures", "seconds"), [(0, 0.0), (1, 0.5), (2, 1.0), (3, 2.0), (7, 30.0), (1000, 30.0)]
+    ("failures", "seconds"),
+    [(0, 0.0), (1, 0.0), (2, 0.5), (3, 1.0), (4, 2.0), (8, 30.0), (1000, 30.0)],
 )
 def test_backoff_doubles_up_to_half_a_minute(failures: int, seconds: float) -> None:
     assert backoff(failures) == seconds
+
+
+def test_a_stretch_of_health_ends_the_backoff(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kill hits a child that was healthy, so each restart is immediate."""
+    monkeypatch.setattr("windlass.cli.engine.supervisor._HEALTHY", 0.2)
+    # With a back-off that continues, the second restart would exceed the test's time limit.
+    monkeypatch.setattr("windlass.cli.engine.supervisor._FIRST_DELAY", 3600.0)
+    monkeypatch.setattr("windlass.cli.engine.supervisor._LONGEST_DELAY", 3600.0)
+    child = Child("only", [sys.executable, "-c", "import time; time.sleep(0.3)"], tmp_path / "log")
+    seen: list[int] = []
+
+    def changed(facts: dict[str, dict[str, Any]]) -> None:
+        seen.append(facts["only"]["restarts"])
+        if facts["only"]["restarts"] == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    Supervisor([child], changed).run()
+    assert max(seen) == 3
+    assert child.exited_at is not None
 
 
 def test_a_process_is_known_by_pid_and_start_time() -> None:
@@ -144,14 +166,8 @@ def started(folder: Path) -> list[tuple[str, int]]:
     return [(line.split()[0], int(line.split()[1])) for line in lines]
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    """Waits for another process; the test's own timeout is the limit."""
-    while not condition():
-        time.sleep(0.01)
-
-
 def test_a_large_log_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("windlass.cli.supervisor._LOG_BYTES", 10)
+    monkeypatch.setattr("windlass.cli.engine.supervisor._LOG_BYTES", 10)
     log = tmp_path / "only.log"
     log.write_text("a line that is long enough\n")
     child = Child("only", [sys.executable, "-c", "print('fresh')"], log)

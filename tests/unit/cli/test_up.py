@@ -4,14 +4,17 @@ import json
 from pathlib import Path
 
 from tests.unit.cli.invoking import invoke
-from windlass.cli import exits, supervisor, up
-from windlass.cli import state as states
-from windlass.kinds import hostpods, kubernetes, meta
+from windlass.cli.commands.engine import up
+from windlass.cli.engine import supervisor
+from windlass.cli.lib import exit_codes
+from windlass.cli.lib import state_dir as states
+from windlass.kinds.annotations import HELD
+from windlass.kinds.types import core, meta
 
 
 def test_gpus_and_racks_need_fake_nodes(tmp_path: Path) -> None:
     done = invoke("up", "--gpus", "8", "--state", str(tmp_path / "s"))
-    assert done.code == exits.USAGE
+    assert done.code == exit_codes.USAGE
     assert "--fake-nodes" in done.err
     assert not (tmp_path / "s").exists()
 
@@ -28,10 +31,8 @@ def test_the_agent_gets_its_own_kubeconfig_and_fakes_the_admins(tmp_path: Path) 
 
 def test_what_a_node_holds_is_read_from_its_annotation() -> None:
     words = {"isolation": "process", "limits": "counted"}
-    real = kubernetes.Node(
-        metadata=meta.ObjectMeta(name="a", annotations={hostpods.HELD: json.dumps(words)})
-    )
+    real = core.Node(metadata=meta.ObjectMeta(name="a", annotations={HELD: json.dumps(words)}))
     assert up._held(real) == words
-    fake = kubernetes.Node(metadata=meta.ObjectMeta(name="b", labels={"windlass.dev/fake": "true"}))
+    fake = core.Node(metadata=meta.ObjectMeta(name="b", labels={"windlass.dev/fake": "true"}))
     assert up._held(fake) == {}
     assert set(up._TEAMS) == {"user", "process"}

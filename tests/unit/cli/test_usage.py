@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from windlass.cli import output, usage
+import pytest
+
+from tests.unit.cli.invoking import invoke
+from windlass.cli.commands.sharing import usage
+from windlass.cli.lib import exit_codes, output
 
 
 def test_what_is_below_each_other_can_be_added_up(capsys):
@@ -36,14 +40,14 @@ def _points() -> dict[str, object]:
     return {"points": [gpus, cores], "queues": []}
 
 
-def test_the_fleet_by_model_and_what_is_not_measured_is_said(capsys):
+def test_the_fleet_by_model_and_devices_without_measurements(capsys):
     usage._show_fleet(output.Output(), _points(), "model")
     told = capsys.readouterr()
     assert [line.split() for line in told.out.splitlines()[1:]] == [
         ["T1", "gpu/a100", "4", "2", "-", "2", "0", "1", "8"],
         ["T1", "cpu", "64", "0", "3.5", "64", "-", "-", "-"],
     ]
-    assert "where nothing measures it: gpu/a100." in told.err
+    assert "without measurements: gpu/a100." in told.err
 
 
 def test_the_fleet_by_team(capsys):
@@ -52,3 +56,30 @@ def test_the_fleet_by_team(capsys):
         ["T1", "language", "gpu/a100", "0.5", "0.25", "-", "-", "-"],
         ["T1", "vision", "gpu/a100", "1.5", "-", "-", "0", "-"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "remedy"),
+    [
+        (["--statement", "html", "--since", "x"], "--statement cannot be combined with --since.",
+         "--month"),
+        (["--all", "--statement", "csv", "--by", "team"],
+         "--statement cannot be combined with --by.", "Leave out --by"),
+        (["--fleet", "--user", "ann"], "--fleet cannot be combined with --user.",
+         "Leave out --user"),
+        (["--verify", "--top", "3"], "--verify cannot be combined with --top.", "Leave out --top"),
+        (["--all", "--fleet"], "--all and --fleet cannot be combined.", "Use only --all."),
+        (["--verify", "--statement", "csv"], "--verify and --statement cannot be combined.",
+         "only"),
+        (["-o", "f.html"], "-o is the file of a statement.", "--statement html"),
+        (["--statement", "text", "-o", "f"], "-o is the file of a statement.", "html or csv"),
+        (["--until", "x"], "--until is used with --since.", "--since TIME"),
+        (["--month", "2026-10", "--since", "x"], "--month cannot be combined with --since",
+         "month"),
+    ],
+)  # fmt: skip
+def test_an_option_that_the_report_would_ignore_is_refused_by_name(arguments, message, remedy):
+    result = invoke("usage", *arguments)
+    assert result.code == exit_codes.USAGE
+    assert message in result.err
+    assert remedy in result.err

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from windlass.control import podrender
-from windlass.kinds import kubernetes, meta, queue, run
+from windlass.control.model import attempts
+from windlass.control.runs import pod_template
+from windlass.kinds.types import core, meta, queue, run
 
 NAMESPACE = "team"
 START = "2026-01-01T10:00:00Z"
@@ -55,16 +56,16 @@ def pod(
     index: int = 0,
     exit_code: int | None = None,
     devices: list[str] | None = None,
-) -> kubernetes.Pod:
+) -> core.Pod:
     """A pod of the Run's first role in its current attempt."""
     member = run.Member(node="n1", devices=devices)
     made = pod_of(owner, owner.spec.roles[0], index, member)
     made.metadata.uid = f"{owner.name}-{owner.status.attempt}-{index}"
     made.status.phase = phase
     if exit_code is not None:
-        ended = kubernetes.ContainerStateTerminated(exit_code=exit_code, reason="Error")
-        state = kubernetes.ContainerState(terminated=ended)
-        made.status.container_statuses = [kubernetes.ContainerStatus(name="worker", state=state)]
+        ended = core.ContainerStateTerminated(exit_code=exit_code, reason="Error")
+        state = core.ContainerState(terminated=ended)
+        made.status.container_statuses = [core.ContainerStatus(name="worker", state=state)]
     return made
 
 
@@ -73,22 +74,22 @@ def pod_of(
     role: run.Role,
     index: int,
     member: run.Member,
-    setting: podrender.Setting | None = None,
-) -> kubernetes.Pod:
+    context: attempts.AttemptContext | None = None,
+) -> core.Pod:
     """The pod of one member, as it is handed in."""
     members = {(role.name, index): member}
-    (made,) = podrender.Pods(owner, members, setting or podrender.Setting())
+    (made,) = pod_template.Pods(owner, members, context or attempts.AttemptContext())
     return made
 
 
-def foreign_pod(name: str = "x", node: str = "n1", **requests: str) -> kubernetes.Pod:
+def external_pod(name: str = "x", node: str = "n1", **requests: str) -> core.Pod:
     """Somebody else's pod; `gpu` stands for the resource of a vendor's plug-in."""
     amounts = {{"gpu": "nvidia.com/gpu"}.get(key, key): n for key, n in requests.items()}
-    resources = kubernetes.ResourceRequirements(requests=amounts)
-    return kubernetes.Pod(
+    resources = core.ResourceRequirements(requests=amounts)
+    return core.Pod(
         metadata=meta.ObjectMeta(name=name, namespace="kube-system", uid=name),
-        spec=kubernetes.PodSpec(
-            node_name=node, containers=[kubernetes.Container(name="main", resources=resources)]
+        spec=core.PodSpec(
+            node_name=node, containers=[core.Container(name="main", resources=resources)]
         ),
     )
 
@@ -99,13 +100,13 @@ def node(
     ready: bool = True,
     extra: dict[str, str] | None = None,
     **more: Any,
-) -> kubernetes.Node:
+) -> core.Node:
     """`extra`: what it has besides cpu and memory."""
-    status = kubernetes.NodeStatus(
+    status = core.NodeStatus(
         allocatable={"cpu": cpu, "memory": "16Gi", **(extra or {})},
         conditions=[meta.Condition(type="Ready", status="True" if ready else "False")],
     )
-    return kubernetes.Node(metadata=meta.ObjectMeta(name=name, **more), status=status)
+    return core.Node(metadata=meta.ObjectMeta(name=name, **more), status=status)
 
 
 def a_queue(name: str = "default", **spec: Any) -> queue.Queue:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from windlass.kinds import kubernetes, meta
+from windlass.kinds.types import core, meta
 from windlass.store.embedded.api import Api
 from windlass.store.embedded.client import EmbeddedStore
 
@@ -17,6 +17,6 @@ NAMESPACE = "team"
 async def store(tmp_path) -> AsyncIterator[EmbeddedStore]:
     api = await Api.open(tmp_path / "store.db")
     made = EmbeddedStore(api)
-    await made.create(kubernetes.Namespace(metadata=meta.ObjectMeta(name=NAMESPACE)))
+    await made.create(core.Namespace(metadata=meta.ObjectMeta(name=NAMESPACE)))
     yield made
     await api.close()

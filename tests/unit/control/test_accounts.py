@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.control import build
-from windlass.control import accounts, picture, queuestatus, snapshots
-from windlass.core import facts, state
-from windlass.kinds import queue, times, wire
+from windlass.control.convert import past_use, run_workloads
+from windlass.control.scheduler import cache, queue_status
+from windlass.core.model import types
+from windlass.core.snapshot import snapshot as snapshot_module
+from windlass.kinds import codec
+from windlass.kinds.types import queue
+from windlass.kinds.values import times
 
 NOW = 1767261600.0
 HOUR = 3600.0
@@ -15,7 +19,7 @@ HOUR = 3600.0
 
 def made(name: str, account: queue.QueueAccount | None = None, **spec: object) -> queue.Queue:
     value = {"metadata": {"name": name, "generation": 1}, "spec": spec}
-    found = wire.from_dict(queue.Queue, value)
+    found = codec.from_dict(queue.Queue, value)
     found.status.account = account
     return found
 
@@ -31,38 +35,40 @@ def account(
     return queue.QueueAccount(excess, usage, at=moment(at), users=listed or None)
 
 
-def snapshot(*listed: facts.Account, at: float = NOW, **queues: facts.Queue) -> state.Snapshot:
-    named = tuple(queues.values()) or (facts.Queue("a"), facts.Queue("b"))
-    return state.build(facts.Facts(queues=named, accounts=listed, accounted_at=at))
+def snapshot(
+    *listed: types.Account, at: float = NOW, **queues: types.Queue
+) -> snapshot_module.Snapshot:
+    named = tuple(queues.values()) or (types.Queue("a"), types.Queue("b"))
+    return snapshot_module.build(types.ClusterFacts(queues=named, accounts=listed, accounted_at=at))
 
 
 def test_what_is_written_is_read_again() -> None:
-    fair = facts.Queue("a", user_fair=True)
+    fair = types.Queue("a", user_fair=True)
     listed = (
-        facts.Account("a", "", 120.5, 300.25), facts.Account("a", "ada", -7.5, 2.0),
-        facts.Account("b", "", -120.5, 0.0),
+        types.Account("a", "", 120.5, 300.25), types.Account("a", "ada", -7.5, 2.0),
+        types.Account("b", "", -120.5, 0.0),
     )  # fmt: skip
-    written = accounts.write(snapshot(*listed, a=fair, b=facts.Queue("b")))
-    found, at = accounts.read([made(name, each) for name, each in written.items()])
+    written = past_use.write(snapshot(*listed, a=fair, b=types.Queue("b")))
+    found, at = past_use.read([made(name, each) for name, each in written.items()])
     assert (found, at) == (listed, NOW)
 
 
 def test_an_account_that_was_written_earlier_decays_until_the_latest() -> None:
     """A day is the half-life of the excess."""
     early, late = made("a", account(NOW - 24 * HOUR, 100.0)), made("b", account(NOW, 8.0))
-    found, at = accounts.read([early, late])
+    found, at = past_use.read([early, late])
     assert at == NOW
     assert {each.queue: each.excess for each in found} == {"a": pytest.approx(50.0), "b": 8.0}
 
 
 def test_queues_that_never_used_anything_have_none() -> None:
-    assert accounts.write(snapshot(facts.Account("a"), facts.Account("b", "", 1.0))).keys() == {"b"}
+    assert past_use.write(snapshot(types.Account("a"), types.Account("b", "", 1.0))).keys() == {"b"}
 
 
 def test_only_the_users_with_the_most_are_written() -> None:
-    users = [facts.Account("a", f"u{i:03}", float(i), float(i)) for i in range(1, 301)]
-    written = accounts.write(snapshot(*users, a=facts.Queue("a", user_fair=True)))["a"].users or {}
-    assert len(written) == accounts.MOST_USERS
+    users = [types.Account("a", f"u{i:03}", float(i), float(i)) for i in range(1, 301)]
+    written = past_use.write(snapshot(*users, a=types.Queue("a", user_fair=True)))["a"].users or {}
+    assert len(written) == past_use.MOST_USERS
     assert set(written) == {f"u{i:03}" for i in range(201, 301)}
 
 
@@ -74,19 +80,19 @@ def test_an_account_alone_is_written_when_it_matters_and_not_too_often(
     seconds: float, excess: float, due: bool
 ) -> None:
     known = made("a", account(NOW, 100.0))
-    assert accounts.is_due(known, account(NOW + seconds, excess)) is due
+    assert past_use.is_due(known, account(NOW + seconds, excess)) is due
 
 
 def test_an_account_that_only_decays_is_not_written_again() -> None:
     known = made("a", account(NOW, 1000.0))
     kept = 0.5 ** (HOUR / (24 * HOUR))
-    assert not accounts.is_due(known, account(NOW + HOUR, 1000.0 * kept))
+    assert not past_use.is_due(known, account(NOW + HOUR, 1000.0 * kept))
 
 
 def test_past_use_of_a_user_is_reason_enough() -> None:
     known = made("a", account(NOW, ada=10.0), userFair=True)
-    assert accounts.is_due(known, account(NOW + 60, ada=100.0))
-    assert accounts.is_due(known, account(NOW + 60, ada=10.0, bob=-90.0))
+    assert past_use.is_due(known, account(NOW + 60, ada=100.0))
+    assert past_use.is_due(known, account(NOW + 60, ada=10.0, bob=-90.0))
 
 
 def test_the_status_is_not_written_for_past_use_before_it_is_due() -> None:
@@ -105,14 +111,14 @@ def test_the_status_is_not_written_for_past_use_before_it_is_due() -> None:
         observed_generation=1, used={}, borrowed={}, lent={}, share=0.0, entitlement=0.25,
         account=known.status.account, conditions=[],
     )  # fmt: skip
-    assert queuestatus.changes(known, status(NOW + 5), now) == {}
-    later = queuestatus.changes(known, status(NOW + 40), now)
+    assert queue_status.changes(known, status(NOW + 5), now) == {}
+    later = queue_status.changes(known, status(NOW + 40), now)
     assert later.keys() == {"entitlement", "account"}
     assert later["account"]["excess"] == 5000.0
 
 
 def test_the_patch_removes_users_that_are_no_longer_listed() -> None:
-    patch = accounts.patch(account(NOW, ada=1.0, bob=2.0), account(NOW, ada=3.0))
+    patch = past_use.patch(account(NOW, ada=1.0, bob=2.0), account(NOW, ada=3.0))
     assert patch is not None
     assert patch["users"] == {"ada": {"excess": 3.0, "usage": 3.0}, "bob": None}
 
@@ -120,17 +126,17 @@ def test_the_patch_removes_users_that_are_no_longer_listed() -> None:
 # --- the picture ----------------------------------------------------------------------------------
 
 
-def seen(*listed: queue.Queue, follow: bool = False) -> picture.Picture:
-    found = picture.Picture(follow_accounts=follow)
-    found.see_node("ADDED", None, build.node("n", cpu="8"))
+def seen(*listed: queue.Queue, follow: bool = False) -> cache.SchedulerCache:
+    found = cache.SchedulerCache(follow_accounts=follow)
+    found.on_node("ADDED", None, build.node("n", cpu="8"))
     for each in listed:
-        found.see_queue("ADDED", None, each)
+        found.on_queue("ADDED", None, each)
     return found
 
 
 def test_a_new_leader_goes_on_from_what_is_written() -> None:
     found = seen(made("a", account(NOW - 10, 720.0)), made("b", account(NOW - 10, -720.0)))
-    known = found.bring_up(found.collect(NOW))
+    known = found.apply_changes(found.drain_changes(NOW))
     assert known.accounted_at == NOW
     assert known.accounts["a", ""].excess == pytest.approx(720.0, rel=1e-3)
     assert known.tree.share("a") > 0 > known.tree.share("b")
@@ -144,22 +150,22 @@ def test_time_is_counted_before_what_happened_at_its_end() -> None:
         for name, phase in (("a", "Running"), ("b", "Queued"))
     )
     build.assigned(held, node="n")
-    found.see_run("ADDED", None, held)
-    found.see_run("ADDED", None, waits)
-    found.bring_up(found.collect(NOW))
-    found.see_run("DELETED", held, None)
-    known = found.bring_up(found.collect(NOW + HOUR))
+    found.on_run("ADDED", None, held)
+    found.on_run("ADDED", None, waits)
+    found.apply_changes(found.drain_changes(NOW))
+    found.on_run("DELETED", held, None)
+    known = found.apply_changes(found.drain_changes(NOW + HOUR))
     assert known.accounts["a", ""].excess == pytest.approx(HOUR / 2, rel=0.05)
     assert known.accounts["b", ""].excess == pytest.approx(-HOUR / 2, rel=0.05)
 
 
-def test_who_only_looks_follows_what_the_scheduler_writes() -> None:
+def test_a_read_only_cache_follows_what_the_scheduler_writes() -> None:
     for follow, expected in ((True, 500.0), (False, 100.0)):
         before = made("a", account(NOW, 100.0))
         found = seen(before, made("b"), follow=follow)
-        found.bring_up(found.collect(NOW))
-        found.see_queue("MODIFIED", before, made("a", account(NOW + 1, 500.0)))
-        known = found.bring_up(found.collect(NOW + 1))
+        found.apply_changes(found.drain_changes(NOW))
+        found.on_queue("MODIFIED", before, made("a", account(NOW + 1, 500.0)))
+        known = found.apply_changes(found.drain_changes(NOW + 1))
         assert known.accounts["a", ""].excess == pytest.approx(expected, rel=1e-3)
 
 
@@ -171,12 +177,12 @@ def test_the_fields_of_a_queue_are_what_the_core_decides_by() -> None:
         "resources": {"gpu": 4, "memory": "2Gi"}, "running": 2,
         "users": {"ada": {"resources": {"gpu": "500m"}, "submitted": 9}},
     }  # fmt: skip
-    found = snapshots.read_queue(made("a", halfLife="7d", userFair=True, userLimits=limits))
+    found = run_workloads.read_queue(made("a", halfLife="7d", userFair=True, userLimits=limits))
     assert found.half_life == 7 * 24 * HOUR
     assert found.user_fair
-    assert found.user_limits == facts.UserLimits(
+    assert found.user_limits == types.UserLimits(
         {"gpu": 4000, "memory": 2 << 30}, 2, None,
-        users={"ada": facts.UserLimit({"gpu": 500}, None, 9)},
+        users={"ada": types.UserLimit({"gpu": 500}, None, 9)},
     )  # fmt: skip
-    assert snapshots.read_queue(made("a", halfLife="0s")).half_life == 0
-    assert snapshots.read_queue(made("a")).half_life is None
+    assert run_workloads.read_queue(made("a", halfLife="0s")).half_life == 0
+    assert run_workloads.read_queue(made("a")).half_life is None

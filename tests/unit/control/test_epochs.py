@@ -7,12 +7,14 @@ import asyncio
 import pytest
 
 from tests.unit.control.timers import HandTimers
-from windlass.control import epochs, leader, sets, views
-from windlass.kinds import kubernetes, meta, times
+from windlass.control import wiring
+from windlass.control.runtime import epochs, informers, leader_election
+from windlass.kinds.types import core, meta
+from windlass.kinds.values import times
 from windlass.store import errors
-from windlass.store.reflector import Reflector
+from windlass.store.informer import Informer
 
-SILENCE = leader.Timing().renew_deadline
+SILENCE = leader_election.Timing().renew_deadline
 
 
 class Watcher:
@@ -23,25 +25,25 @@ class Watcher:
         self.clock = HandTimers()
         self.woken = 0
         self.seen = asyncio.Event()
-        self.lease = Reflector(store, kubernetes.Lease, views.NAMESPACE)
+        self.lease = Informer(store, core.Lease, informers.NAMESPACE)
         self.epoch = epochs.Epoch(self.lease, self._wake, clock=self.clock.time)
         self.lease.add_handler(lambda *_: self.seen.set())
 
     async def write(self, holder: str, epoch: int) -> None:
         """The lease says so, and it was seen."""
         self.seen.clear()
-        spec = kubernetes.LeaseSpec(
+        spec = core.LeaseSpec(
             holder_identity=holder,
             lease_transitions=epoch,
             renew_time=times.micros(times.from_unix(self.clock.now)),
         )
         try:
-            known = await self.store.get(kubernetes.Lease, sets.Scheduler.lease, views.NAMESPACE)
+            known = await self.store.get(core.Lease, wiring.Scheduler.lease, informers.NAMESPACE)
             known.spec = spec
             await self.store.replace(known)
         except errors.NotFound:
-            name = meta.ObjectMeta(name=sets.Scheduler.lease, namespace=views.NAMESPACE)
-            await self.store.create(kubernetes.Lease(metadata=name, spec=spec))
+            name = meta.ObjectMeta(name=wiring.Scheduler.lease, namespace=informers.NAMESPACE)
+            await self.store.create(core.Lease(metadata=name, spec=spec))
         await self.seen.wait()
 
     def _wake(self) -> None:
@@ -50,7 +52,7 @@ class Watcher:
 
 @pytest.fixture
 async def watcher(store):
-    await store.create(kubernetes.Namespace(metadata=meta.ObjectMeta(name=views.NAMESPACE)))
+    await store.create(core.Namespace(metadata=meta.ObjectMeta(name=informers.NAMESPACE)))
     made = Watcher(store)
     async with made.lease:
         await made.lease.synced()
@@ -61,12 +63,12 @@ async def test_without_a_lease_no_epoch_counts(watcher):
     assert watcher.epoch.current() == epochs.UNKNOWN
 
 
-async def test_the_epoch_of_whoever_leads_counts_and_waiting_runs_are_looked_at(watcher):
+async def test_the_epoch_of_the_leader_counts_and_waiting_runs_are_reconciled(watcher):
     await watcher.write("one", 3)
     assert (watcher.epoch.current(), watcher.woken) == (3, 1)
 
 
-async def test_renewals_wake_nobody(watcher):
+async def test_renewals_wake_no_controller(watcher):
     await watcher.write("one", 3)
     watcher.clock.now += SILENCE / 2
     await watcher.write("one", 3)
@@ -82,7 +84,7 @@ async def test_a_leader_that_fell_silent_does_not_count_until_it_is_heard_of(wat
     assert (watcher.epoch.current(), watcher.woken) == (3, 2)
 
 
-async def test_a_lease_that_was_given_back_counts_for_nobody(watcher):
+async def test_a_lease_that_was_released_counts_for_no_leader(watcher):
     await watcher.write("one", 3)
     await watcher.write("", 3)
     assert watcher.epoch.current() == epochs.UNKNOWN

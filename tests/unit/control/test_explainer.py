@@ -8,42 +8,48 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.control import build
-from windlass.control import story
-from windlass.control.explainer import AHEAD, HEADS, Explainer
-from windlass.core import explain, facts, state
-from windlass.kinds import times
+from windlass.control.explain import narrative
+from windlass.control.explain.service import AHEAD, HEADS, Explainer
+from windlass.core.explain import explain
+from windlass.core.model import types
+from windlass.core.snapshot import snapshot as snapshot_module
+from windlass.kinds.values import times
 
 GIB = 1 << 30
-POLICY = facts.Policy(reclaim=False, preempt=False)
+POLICY = types.Policy(reclaim=False, preempt=False)
 NOW = 1_000_000.0
 
 
-def unit(key: str, queue: str, cpu: int, members: int = 1, **more: Any) -> facts.Unit:
-    role = facts.Role("worker", members, members, {"cpu": cpu, "memory": GIB})
-    return facts.Unit(key, queue, (role,), user="u", namespace="d", kin="d/u", **more)
+def workload(key: str, queue: str, cpu: int, members: int = 1, **more: Any) -> types.Workload:
+    role = types.Role("worker", members, members, {"cpu": cpu, "memory": GIB})
+    return types.Workload(key, queue, (role,), user="u", namespace="d", history_key="d/u", **more)
 
 
-def world(rng: random.Random, waiting: int, queues: int = 2) -> state.Snapshot:
+def world(rng: random.Random, waiting: int, queues: int = 2) -> snapshot_module.Snapshot:
     """Four nodes that are nearly full, and a line in front of them."""
     nodes = tuple(
-        facts.Node(f"n{i}", {"cpu": 8000, "memory": 64 * GIB, "pods": 110}) for i in range(4)
+        types.Node(f"n{i}", {"cpu": 8000, "memory": 64 * GIB, "pods": 110}) for i in range(4)
     )
     running = tuple(
-        facts.Running(
-            unit(f"r{i}", f"q{i % queues}", 7000, submitted=float(i), expected=3600.0 * (i + 1)),
-            (facts.Seat("worker", 0, f"n{i}"),),
+        types.Running(
+            workload(
+                f"r{i}", f"q{i % queues}", 7000, submitted=float(i), expected=3600.0 * (i + 1)
+            ),
+            (types.PodAssignment("worker", 0, f"n{i}"),),
             started=NOW - 60,
             expected_end=NOW + 3600.0 * (i + 1),
         )
         for i in range(4)
     )
     lined = tuple(
-        unit(f"w{i}", f"q{i % queues}", rng.choice((2000, 4000, 8000)), rng.choice((1, 1, 2)),
+        workload(f"w{i}", f"q{i % queues}", rng.choice((2000, 4000, 8000)), rng.choice((1, 1, 2)),
              submitted=100.0 + i)
         for i in range(waiting)
     )  # fmt: skip
-    names = tuple(facts.Queue(f"q{i}") for i in range(queues))
-    return state.build(facts.Facts(nodes, names, running, lined, levels=("zone", "rack")))
+    names = tuple(types.Queue(f"q{i}") for i in range(queues))
+    return snapshot_module.build(
+        types.ClusterFacts(nodes, names, running, lined, levels=("zone", "rack"))
+    )
 
 
 def explainer() -> Explainer:
@@ -51,7 +57,7 @@ def explainer() -> Explainer:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_where_everybody_is_in_it_the_answer_is_the_same(seed: int) -> None:
+def test_where_all_pods_are_in_it_the_answer_is_the_same(seed: int) -> None:
     rng = random.Random(seed)
     snapshot = world(rng, 2 * HEADS)
     for key in list(snapshot.waiting):
@@ -76,31 +82,33 @@ def test_deep_in_a_long_line_reason_and_place_are_the_same(seed: int) -> None:
         assert told.explanation.verdict.reason == whole.verdict.reason
         assert (told.place.position, told.place.of) == (whole.position, whole.waiting_in_queue)
         if told.place.position > AHEAD + HEADS:
-            assert not [c for c in told.explanation.fits_if if c.kind in ("ends", "quota", "nodes")]
+            assert not [
+                c for c in told.explanation.fits_if if c.action in ("ends", "quota", "nodes")
+            ]
     assert snapshot.facts() == before, "questions change nothing"
 
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_move_that_would_help_names_only_runs_that_the_reader_may_see(seen: bool) -> None:
-    role = facts.Role("worker", 1, 1, {"cpu": 4000, "memory": GIB})
+    role = types.Role("worker", 1, 1, {"cpu": 4000, "memory": GIB})
     halves = tuple(
-        facts.Running(
-            facts.Unit(f"r{i}", "q", (role,), preemptible=i == 0),
-            (facts.Seat("worker", 0, f"n{i}"),),
+        types.Running(
+            types.Workload(f"r{i}", "q", (role,), preemptible=i == 0),
+            (types.PodAssignment("worker", 0, f"n{i}"),),
             started=NOW - 60,
         )
         for i in range(2)
     )
     nodes = tuple(
-        facts.Node(f"n{i}", {"cpu": 8000, "memory": 64 * GIB, "pods": 110}) for i in range(2)
+        types.Node(f"n{i}", {"cpu": 8000, "memory": 64 * GIB, "pods": 110}) for i in range(2)
     )
-    snapshot = state.build(
-        facts.Facts(nodes, (facts.Queue("q"),), halves, (unit("big", "q", 8000),))
+    snapshot = snapshot_module.build(
+        types.ClusterFacts(nodes, (types.Queue("q"),), halves, (workload("big", "q", 8000),))
     )
     found = explainer()._explain(snapshot, snapshot.waiting["big"], NOW, None)
     owner = build.a_run("train", build.role())
     owner.spec.user = "ada"
-    told = story.of_waiting(found, times.now(), lambda _: owner, lambda _: seen)
+    told = narrative.of_waiting(found, times.now(), lambda _: owner, lambda _: seen)
     who = "run train (ada)" if seen else "a run of others"
     assert {"kind": "moves", "message": f"it would start if {who} moved from n0 to n1; its owner "
             "has not allowed moves (--movable)"} in told["wouldStart"]  # fmt: skip

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from windlass.control import attaching, foreign, podunits, volumes
-from windlass.kinds import kubernetes, wire
+from windlass.control.convert import external_pods, pod_workloads
+from windlass.control.volumes import attach_limits, topology
+from windlass.kinds import codec
+from windlass.kinds.types import core
 
 CPU, MORE = {"requests": {"cpu": "1"}}, {"requests": {"cpu": "8"}}
 ZONE = "topology.kubernetes.io/zone"
@@ -46,12 +48,10 @@ SPECS: list[dict[str, Any]] = [
 ]
 
 
-def _pod(
-    spec: dict[str, Any], name: str = "p", labels: dict[str, str] | None = None
-) -> kubernetes.Pod:
+def _pod(spec: dict[str, Any], name: str = "p", labels: dict[str, str] | None = None) -> core.Pod:
     containers = [{"name": "main", "resources": CPU}]
-    return wire.from_dict(
-        kubernetes.Pod,
+    return codec.from_dict(
+        core.Pod,
         {
             "metadata": {"name": name, "namespace": "n", "uid": name, "labels": labels or {}},
             "spec": {"schedulerName": "windlass", "containers": containers, **spec},
@@ -59,25 +59,27 @@ def _pod(
     )
 
 
-def _reader() -> podunits.Reader:
-    known = volumes.Volumes()
-    return podunits.Reader(known, attaching.Attachments(known))
+def _reader() -> pod_workloads.Reader:
+    known = topology.Volumes()
+    return pod_workloads.Reader(known, attach_limits.Attachments(known))
 
 
-def _role(reader: podunits.Reader, pod: kubernetes.Pod) -> Any:
+def _role(reader: pod_workloads.Reader, pod: core.Pod) -> Any:
     (role,) = reader.waiting(pod, "default").roles
     return role
 
 
-def test_pods_that_differ_in_anything_they_ask_for_are_told_apart() -> None:
+def test_pods_with_different_requests_have_different_keys() -> None:
     pods = [_pod(spec) for spec in SPECS]
     pods += [_pod({}, labels={"app": "a"}), _pod({}, labels={"app": "b"})]
     reader = _reader()
     for one, other in itertools.combinations(pods, 2):
-        assert foreign.asks(one) != foreign.asks(other)
+        assert external_pods.asks(one) != external_pods.asks(other)
         assert _role(reader, one) != _role(reader, other)
     for pod in pods:
-        assert _role(reader, pod) == foreign.role(pod, podunits.ROLE, lambda _: frozenset())
+        assert _role(reader, pod) == external_pods.role(
+            pod, pod_workloads.ROLE, lambda _: frozenset()
+        )
 
 
 def test_pods_of_one_template_share_what_was_read_of_the_first() -> None:
@@ -89,7 +91,7 @@ def test_pods_of_one_template_share_what_was_read_of_the_first() -> None:
         assert _role(reader, _pod(spec, "one")) is _role(reader, _pod(twin, "two"))
 
 
-def test_who_selects_namespaces_by_labels_is_read_again_when_they_change() -> None:
+def test_terms_with_a_namespace_selector_are_converted_again_when_namespaces_change() -> None:
     term = {**TERM, "namespaceSelector": {"matchLabels": {"team": "a"}}}
     near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     reader, pod = _reader(), _pod({"affinity": near})

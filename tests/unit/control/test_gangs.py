@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from windlass.control import gangs, gangsizes
-from windlass.kinds import gangkinds, kubernetes, meta
+from windlass.control.convert import pod_groups
+from windlass.control.scheduler import pod_group_sizes
+from windlass.kinds.types import core, meta
+from windlass.kinds.types.pod_groups import (
+    Job,
+    JobSet,
+    MPIJob,
+    OldMPIJob,
+    PodGroup,
+    PyTorchJob,
+    SparkApplication,
+    TFJob,
+)
 
 JOB = meta.OwnerReference(
     api_version="batch/v1", kind="Job", name="j", uid="uid-j", controller=True
 )
 
 
-def pod(labels=None, annotations=None, owner=None) -> kubernetes.Pod:
-    return kubernetes.Pod(
+def pod(labels=None, annotations=None, owner=None) -> core.Pod:
+    return core.Pod(
         metadata=meta.ObjectMeta(
             name="p", namespace="team", labels=labels, annotations=annotations,
             owner_references=[owner] if owner else None,
@@ -22,37 +33,39 @@ def pod(labels=None, annotations=None, owner=None) -> kubernetes.Pod:
 
 
 def test_annotations_of_ours_say_it_all():
-    told = {gangs.GANG: "g", gangs.SIZE: "8", gangs.TIMEOUT: "5m"}
-    assert gangs.of(pod(annotations=told)) == gangs.Gang("team/g", 8, None, 300.0)
+    told = {pod_groups.GANG: "g", pod_groups.SIZE: "8", pod_groups.TIMEOUT: "5m"}
+    assert pod_groups.of(pod(annotations=told)) == pod_groups.Gang("team/g", 8, None, 300.0)
 
 
 def test_a_size_alone_means_the_pods_of_one_owner():
-    assert gangs.of(pod(annotations={gangs.SIZE: "4"}, owner=JOB)) == gangs.Gang("team/uid-j", 4)
-    assert gangs.of(pod(annotations={gangs.SIZE: "4"})) is None
+    assert pod_groups.of(pod(annotations={pod_groups.SIZE: "4"}, owner=JOB)) == pod_groups.Gang(
+        "team/uid-j", 4
+    )
+    assert pod_groups.of(pod(annotations={pod_groups.SIZE: "4"})) is None
 
 
 @pytest.mark.parametrize("size", ["", "x", "-1", "1.5", "9" * 20])
 def test_what_is_no_number_makes_no_gang(size):
-    assert gangs.of(pod(annotations={gangs.GANG: "g", gangs.SIZE: size})) is None
+    assert pod_groups.of(pod(annotations={pod_groups.GANG: "g", pod_groups.SIZE: size})) is None
 
 
 def test_labels_of_coscheduling_are_understood():
     prefix = "pod-group.scheduling.sigs.k8s.io"
     labels = {f"{prefix}/name": "g", f"{prefix}/min-available": "3"}
-    assert gangs.of(pod(labels)) == gangs.Gang("team/g", 3)
-    found = gangs.of(pod({"scheduling.x-k8s.io/pod-group": "g"}))
+    assert pod_groups.of(pod(labels)) == pod_groups.Gang("team/g", 3)
+    found = pod_groups.of(pod({"scheduling.x-k8s.io/pod-group": "g"}))
     assert found.size is None
     assert (found.source.kind, found.source.name) == ("PodGroup", "g")
 
 
 def test_a_job_is_asked_how_many_pods_it_has():
-    found = gangs.of(pod(owner=JOB))
-    assert found.source == gangs.Source("batch/v1", "Job", "team", "j", "uid-j")
+    found = pod_groups.of(pod(owner=JOB))
+    assert found.source == pod_groups.Source("batch/v1", "Job", "team", "j", "uid-j")
     assert found.key == "team/uid-j"  # not the Job of that name that was there before
 
 
 def test_pods_of_a_job_that_do_not_need_each_other_can_say_so():
-    assert gangs.of(pod(annotations={gangs.SIZE: "1"}, owner=JOB)).size == 1
+    assert pod_groups.of(pod(annotations={pod_groups.SIZE: "1"}, owner=JOB)).size == 1
 
 
 def test_executors_of_spark_are_one_thing_and_their_driver_is_none_of_it():
@@ -60,28 +73,28 @@ def test_executors_of_spark_are_one_thing_and_their_driver_is_none_of_it():
     driver = meta.OwnerReference(
         api_version="v1", kind="Pod", name="pi-driver", uid="uid-d", controller=True
     )
-    found = gangs.of(pod(labels, owner=driver))
+    found = pod_groups.of(pod(labels, owner=driver))
     version = "sparkoperator.k8s.io/v1beta2"
-    assert found.source == gangs.Source(version, "SparkApplication", "team", "pi")
-    assert gangs.of(pod({**labels, "spark-role": "driver"})) is None
+    assert found.source == pod_groups.Source(version, "SparkApplication", "team", "pi")
+    assert pod_groups.of(pod({**labels, "spark-role": "driver"})) is None
 
 
 @pytest.mark.parametrize(
     ("kind", "spec", "size"),
     [
-        (gangkinds.Job, {"parallelism": 4, "completions": 4}, 4),
-        (gangkinds.Job, {"parallelism": 2, "completions": 8}, 1),
-        (gangkinds.Job, {}, 1),
-        (gangkinds.Job, {"parallelism": 3}, 3),
-        (gangkinds.SparkApplication, {"executor": {"instances": 6}}, 6),
+        (Job, {"parallelism": 4, "completions": 4}, 4),
+        (Job, {"parallelism": 2, "completions": 8}, 1),
+        (Job, {}, 1),
+        (Job, {"parallelism": 3}, 3),
+        (SparkApplication, {"executor": {"instances": 6}}, 6),
         (
-            gangkinds.SparkApplication,
+            SparkApplication,
             {"executor": {"instances": 6}, "dynamicAllocation": {"enabled": True}},
             1,
         ),
-        (gangkinds.PodGroup, {"minMember": 5}, 5),
+        (PodGroup, {"minMember": 5}, 5),
         (
-            gangkinds.JobSet,
+            JobSet,
             {
                 "replicatedJobs": [
                     {"replicas": 2, "template": {"spec": {"parallelism": 3}}},
@@ -91,17 +104,17 @@ def test_executors_of_spark_are_one_thing_and_their_driver_is_none_of_it():
             7,
         ),
         (
-            gangkinds.PyTorchJob,
+            PyTorchJob,
             {"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 7}}},
             8,
         ),
         (
-            gangkinds.MPIJob,
+            MPIJob,
             {"mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": 4}}},
             5,
         ),
         (
-            gangkinds.SparkApplication,
+            SparkApplication,
             {
                 "executor": {"instances": 6},
                 "sparkConf": {"spark.dynamicAllocation.enabled": "true"},
@@ -109,7 +122,7 @@ def test_executors_of_spark_are_one_thing_and_their_driver_is_none_of_it():
             1,
         ),
         (
-            gangkinds.TFJob,
+            TFJob,
             {
                 "tfReplicaSpecs": {"Worker": {"replicas": 7}},
                 "runPolicy": {"schedulingPolicy": {"minAvailable": 2}},
@@ -119,10 +132,10 @@ def test_executors_of_spark_are_one_thing_and_their_driver_is_none_of_it():
     ],
 )
 def test_owners_say_how_many(kind, spec, size):
-    assert gangsizes.size_of(kind(spec=spec)) == size
+    assert pod_group_sizes.size_of(kind(spec=spec)) == size
 
 
-def test_a_launcher_and_its_workers_are_one_gang_whoever_owns_them():
+def test_a_launcher_and_its_workers_are_one_gang_whatever_owns_them():
     """The MPI operator makes the launcher by a Job; the training operator made both itself."""
     operator = {
         "training.kubeflow.org/operator-name": "mpi-operator",
@@ -132,12 +145,14 @@ def test_a_launcher_and_its_workers_are_one_gang_whoever_owns_them():
     mpi = meta.OwnerReference(
         api_version=version, kind="MPIJob", name="m", uid="uid-m", controller=True
     )
-    assert gangs.of(pod(operator, owner=JOB)) == gangs.of(pod(operator, owner=mpi))
-    assert gangs.of(pod(operator, owner=JOB)).source == gangs.Source(version, "MPIJob", "team", "m")
+    assert pod_groups.of(pod(operator, owner=JOB)) == pod_groups.of(pod(operator, owner=mpi))
+    assert pod_groups.of(pod(operator, owner=JOB)).source == pod_groups.Source(
+        version, "MPIJob", "team", "m"
+    )
     old = meta.OwnerReference(
         api_version="kubeflow.org/v1", kind="MPIJob", name="m", uid="uid-m", controller=True
     )
-    assert gangs.of(pod(owner=old)).source.api_version == gangkinds.OldMPIJob.resource.api_version
+    assert pod_groups.of(pod(owner=old)).source.api_version == OldMPIJob.resource.api_version
 
 
 PARTS = [
@@ -160,11 +175,11 @@ AFTER = [PARTS[0], PARTS[1] | {"dependsOn": [{"name": "data", "status": "Complet
     ids=["at once", "after another", "in order"],
 )
 def test_jobs_that_start_one_after_the_other_do_not_wait_for_each_other(spec, sizes):
-    told = gangsizes.told_by(gangkinds.JobSet(spec=spec))
+    told = pod_group_sizes.size_from(JobSet(spec=spec))
     found = {}
     for part in sizes:
         told_of = {"jobset-name": "s", "jobset-uid": "uid-s", "replicatedjob-name": part}
         labels = {f"jobset.sigs.k8s.io/{key}": value for key, value in told_of.items()}
-        found[part] = gangs.sized(gangs.of(pod(labels)), told)
+        found[part] = pod_groups.sized(pod_groups.of(pod(labels)), told)
     assert {part: gang.size for part, gang in found.items()} == sizes
     assert (found["data"].key == found["node"].key) == (sizes["data"] == sizes["node"])

@@ -5,9 +5,12 @@ import pytest
 from tests.unit.control import build
 from tests.unit.control.test_taking_back import laid_out, meta_roles
 from tests.unit.control.world import World
-from windlass.control import gangs, members, picture, records, story
-from windlass.core import cycle
-from windlass.kinds import kubernetes
+from windlass.control.convert import pod_groups
+from windlass.control.explain import narrative
+from windlass.control.model import members
+from windlass.control.scheduler import assignment, cache
+from windlass.core.cycle import cycle
+from windlass.kinds.types import core
 
 
 @pytest.fixture
@@ -51,7 +54,7 @@ async def test_a_new_leader_goes_on_with_the_nomination_of_a_gang(world):
     assert (await world.status("gang")).members == {"worker": 4}
 
 
-async def test_a_gang_that_cannot_be_completed_is_told_why_until_it_is_complete(world):
+async def test_a_gang_that_cannot_be_completed_has_a_reason_until_it_is_complete(world):
     await world.submit("gang", 2, min_replicas=2, resize="live")
     await world.submit("equal", cpu="2")
     world.lengths["equal"] = 6
@@ -61,10 +64,10 @@ async def test_a_gang_that_cannot_be_completed_is_told_why_until_it_is_complete(
     await world.live()
     gang = await world.run("gang")
     assert gang.status.message.startswith(
-        f"{records.INCOMPLETE}WaitingForCapacity: 2 of 4 members are missing: needs 2 x 1 cpu"
+        f"{assignment.INCOMPLETE}WaitingForCapacity: 2 of 4 pods are missing: needs 2 x 1 cpu"
     )
     assert (gang.status.phase, gang.status.reason) == ("Running", "MembersRunning")
-    told = story.of_other(gang, None, world.now)["sentences"]
+    told = narrative.of_other(gang, None, "", world.now)["sentences"]
     assert any(each.startswith("It is incomplete: WaitingForCapacity: 2 of 4") for each in told)
     version = gang.metadata.resource_version
     await world.live()
@@ -74,24 +77,24 @@ async def test_a_gang_that_cannot_be_completed_is_told_why_until_it_is_complete(
     assert (gang.members, gang.message) == ({"worker": 4}, before)
 
 
-async def test_who_scales_an_incomplete_gang_down_again_is_told_nothing_more(world):
+async def test_an_incomplete_gang_that_is_scaled_down_again_loses_the_reason(world):
     await world.submit("gang", 2, min_replicas=2, resize="live")
     await world.submit("equal", cpu="2")
     await world.go(2)
     await scaled(world, 4)
     await world.live()
-    assert (await world.status("gang")).message.startswith(records.INCOMPLETE)
+    assert (await world.status("gang")).message.startswith(assignment.INCOMPLETE)
     await scaled(world, 2)
     await world.live()
-    assert not (await world.status("gang")).message.startswith(records.INCOMPLETE)
+    assert not (await world.status("gang")).message.startswith(assignment.INCOMPLETE)
 
 
-def gang_pod(name: str, node: str = "", nominated: str = "") -> kubernetes.Pod:
+def gang_pod(name: str, node: str = "", nominated: str = "") -> core.Pod:
     """A pod of somebody else's gang of two, each with a whole node."""
-    made = build.foreign_pod(name, node, cpu="3")
+    made = build.external_pod(name, node, cpu="3")
     made.metadata.namespace = build.NAMESPACE
     made.metadata.resource_version = "1"
-    made.metadata.annotations = {gangs.GANG: "g", gangs.SIZE: "2"}
+    made.metadata.annotations = {pod_groups.GANG: "g", pod_groups.SIZE: "2"}
     made.spec.scheduler_name = members.SCHEDULER
     made.status.phase = "Running" if node else "Pending"
     made.status.nominated_node_name = nominated or None
@@ -99,19 +102,19 @@ def gang_pod(name: str, node: str = "", nominated: str = "") -> kubernetes.Pod:
 
 
 def test_a_gang_of_pods_keeps_what_is_nominated_to_its_missing_pod():
-    seen = picture.Picture()
+    seen = cache.SchedulerCache()
     for name in ("n1", "n2"):
-        seen.see_node("ADDED", None, build.node(name))
-    seen.see_queue("ADDED", None, build.a_queue())
-    seen.see_pod("ADDED", None, gang_pod("a", "n1"))
+        seen.on_node("ADDED", None, build.node(name))
+    seen.on_queue("ADDED", None, build.a_queue())
+    seen.on_pod("ADDED", None, gang_pod("a", "n1"))
     missing = gang_pod("b")
-    seen.see_pod("ADDED", None, missing)
-    snapshot = seen.bring_up(seen.collect(1000.0))
+    seen.on_pod("ADDED", None, missing)
+    snapshot = seen.apply_changes(seen.drain_changes(1000.0))
     (placement,) = cycle.decide(snapshot, 1000.0).placements
-    (seat,) = placement.seats
-    nominated = gang_pod("b", nominated=seat.node)
+    (pod,) = placement.pods
+    nominated = gang_pod("b", nominated=pod.node)
     nominated.metadata.resource_version = "2"
-    seen.see_pod("MODIFIED", missing, nominated)
-    snapshot = seen.bring_up(seen.collect(1001.0))
-    assert snapshot.nominations[placement.unit].seats == (seat,)
+    seen.on_pod("MODIFIED", missing, nominated)
+    snapshot = seen.apply_changes(seen.drain_changes(1001.0))
+    assert snapshot.nominations[placement.workload].pods == (pod,)
     assert cycle.decide(snapshot, 1001.0).placements == (placement,)

@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from windlass.control import leader
-from windlass.kinds import kubernetes, meta
+from windlass.control.runtime import leader_election
+from windlass.kinds.types import core, meta
 from windlass.store import errors
 
 
@@ -49,14 +49,14 @@ class Unreliable:
         return call
 
 
-def candidate(store, identity: str, clock: Clock) -> leader.Election:
-    return leader.Election(
+def candidate(store, identity: str, clock: Clock) -> leader_election.Election:
+    return leader_election.Election(
         store, "scheduler", "team", identity, clock=clock, sleep=clock.sleep
     )  # fmt: skip
 
 
-async def lease(store) -> kubernetes.LeaseSpec:
-    return (await store.get(kubernetes.Lease, "scheduler", "team")).spec
+async def lease(store) -> core.LeaseSpec:
+    return (await store.get(core.Lease, "scheduler", "team")).spec
 
 
 async def test_the_first_candidate_creates_the_lease_with_epoch_one(store):
@@ -105,11 +105,12 @@ async def test_giving_it_back_lets_the_next_one_begin_at_once_in_a_new_epoch(sto
 
 async def test_a_held_lease_is_taken_only_after_its_whole_duration_unchanged(store):
     async with candidate(store, "a", Clock()).term():
-        taker = candidate(store, "b", Clock())
+        clock = Clock()
+        taker = candidate(store, "b", clock)
         assert await taker._try_acquire() is None
-        taker._clock.now += 14.9
+        clock.now += 14.9
         assert await taker._try_acquire() is None
-        taker._clock.now += 0.2
+        clock.now += 0.2
         term = await taker._try_acquire()
         assert term is not None
         assert term.epoch == 2
@@ -122,7 +123,7 @@ async def test_a_renewal_starts_the_wait_anew(store):
         await taker._try_acquire()
         clock.now += 14
         await store.patch(
-            kubernetes.Lease, "scheduler", "team",
+            core.Lease, "scheduler", "team",
             patch={"spec": {"renewTime": "2031-01-01T00:00:00.000000Z"}},
         )  # fmt: skip
         assert await taker._try_acquire() is None
@@ -130,11 +131,11 @@ async def test_a_renewal_starts_the_wait_anew(store):
         assert await taker._try_acquire() is None
 
 
-def dead_leader() -> kubernetes.Lease:
+def dead_leader() -> core.Lease:
     """Somebody holds it who will never renew it again."""
-    return kubernetes.Lease(
+    return core.Lease(
         metadata=meta.ObjectMeta(name="scheduler", namespace="team"),
-        spec=kubernetes.LeaseSpec(
+        spec=core.LeaseSpec(
             holder_identity="a", lease_duration_seconds=15, lease_transitions=4,
             renew_time="2031-01-01T00:00:00.000000Z",
         ),
@@ -151,7 +152,7 @@ async def test_it_is_taken_the_moment_it_has_run_out(store):
 async def test_a_renewal_is_seen_when_it_happens_and_not_when_we_next_look(store):
     await store.create(dead_leader())
     clock, never = Clock(), asyncio.Event()
-    taker = leader.Election(
+    taker = leader_election.Election(
         store, "scheduler", "team", "b", clock=clock, sleep=lambda _: never.wait()
     )
     waiting = asyncio.create_task(taker._acquire())
@@ -160,21 +161,21 @@ async def test_a_renewal_is_seen_when_it_happens_and_not_when_we_next_look(store
     first, clock.now = taker._seen, clock.now + 1.5
     renewed = {"renewTime": "2031-01-01T00:00:02.000000Z"}
     while taker._seen == first:
-        await store.patch(kubernetes.Lease, "scheduler", "team", patch={"spec": renewed})
+        await store.patch(core.Lease, "scheduler", "team", patch={"spec": renewed})
         await asyncio.sleep(0)
     assert taker._free_at == 50.0 + 1.5 + 15.0
-    await store.patch(kubernetes.Lease, "scheduler", "team", patch={"spec": {"holderIdentity": ""}})
+    await store.patch(core.Lease, "scheduler", "team", patch={"spec": {"holderIdentity": ""}})
     assert (await waiting).epoch == 5, "it was given back, and nobody slept over it"
 
 
 @pytest.mark.parametrize("written", ["1999-01-01T00:00:00.000000Z", "2099-01-01T00:00:00.000000Z"])
 async def test_the_wall_clock_of_others_is_never_believed(store, written):
-    spec = kubernetes.LeaseSpec(
+    spec = core.LeaseSpec(
         holder_identity="skewed", lease_duration_seconds=15, renew_time=written,
         acquire_time=written, lease_transitions=7,
     )  # fmt: skip
     name = meta.ObjectMeta(name="scheduler", namespace="team")
-    await store.create(kubernetes.Lease(metadata=name, spec=spec))
+    await store.create(core.Lease(metadata=name, spec=spec))
     clock = Clock()
     taker = candidate(store, "b", clock)
     assert await taker._try_acquire() is None
@@ -186,14 +187,15 @@ async def test_the_wall_clock_of_others_is_never_believed(store, written):
 
 async def test_of_two_that_try_at_once_one_gets_it(store):
     async with candidate(store, "old", Clock()).term():
-        takers = [candidate(store, name, Clock()) for name in "bc"]
-        for taker in takers:
+        clocks = [Clock(), Clock()]
+        takers = [candidate(store, n, clock) for n, clock in zip("bc", clocks, strict=True)]
+        for taker, clock in zip(takers, clocks, strict=True):
             await taker._try_acquire()
-            taker._clock.now += 16
+            clock.now += 16
         results = await asyncio.gather(
             *(taker._try_acquire() for taker in takers), return_exceptions=True
         )
-        won = [r for r in results if isinstance(r, leader.Term)]
+        won = [r for r in results if isinstance(r, leader_election.Term)]
         lost = [r for r in results if isinstance(r, errors.Conflict) or r is None]
         assert (len(won), len(lost)) == (1, 1)
 
@@ -204,8 +206,8 @@ async def test_a_leader_that_cannot_renew_stops_before_its_lease_can_be_taken(st
         began = clock.now
         api.away = True
         await term.lost.wait()
-        assert clock.now - began <= leader.Timing().renew_deadline + 0.001
-        with pytest.raises(leader.LeadershipLostError):
+        assert clock.now - began <= leader_election.Timing().renew_deadline + 0.001
+        with pytest.raises(leader_election.LeadershipLostError):
             async with term.limit():
                 pytest.fail("the term is over")
 
@@ -221,11 +223,11 @@ async def test_a_leader_survives_failures_shorter_than_the_deadline(store):
         assert (await lease(store)).holder_identity == "a"
 
 
-async def test_who_lost_the_lease_to_another_notices_at_the_next_renewal(store):
+async def test_a_leader_that_lost_the_lease_notices_at_the_next_renewal(store):
     clock = Clock()
     async with candidate(store, "a", clock).term() as term:
         await store.patch(
-            kubernetes.Lease, "scheduler", "team",
+            core.Lease, "scheduler", "team",
             patch={"spec": {"holderIdentity": "b", "leaseTransitions": 2}},
         )  # fmt: skip
         await term.lost.wait()
@@ -237,7 +239,7 @@ async def test_run_leads_again_with_a_higher_epoch_after_losing(store):
     epochs: list[int] = []
     second = asyncio.Event()
 
-    async def lead(term: leader.Term) -> None:
+    async def lead(term: leader_election.Term) -> None:
         epochs.append(term.epoch)
         if len(epochs) == 2:
             second.set()
@@ -257,20 +259,20 @@ async def test_run_leads_again_with_a_higher_epoch_after_losing(store):
 
 async def test_a_guarded_store_writes_only_while_the_term_lasts(store):
     clock = Clock()
-    term = leader.Term(1, clock.now + 10, clock)
-    guarded = leader.Guarded(store, term)
-    config = kubernetes.ConfigMap(metadata=meta.ObjectMeta(name="a", namespace="team"))
+    term = leader_election.Term(1, clock.now + 10, clock)
+    guarded = leader_election.Guarded(store, term)
+    config = core.ConfigMap(metadata=meta.ObjectMeta(name="a", namespace="team"))
     await guarded.create(config)
     clock.now += 10
     for write in (
         guarded.create(config),
         guarded.replace(config),
-        guarded.patch(kubernetes.ConfigMap, "a", "team", patch={"data": {"x": "y"}}),
-        guarded.delete(kubernetes.ConfigMap, "a", "team"),
+        guarded.patch(core.ConfigMap, "a", "team", patch={"data": {"x": "y"}}),
+        guarded.delete(core.ConfigMap, "a", "team"),
     ):
-        with pytest.raises(leader.LeadershipLostError):
+        with pytest.raises(leader_election.LeadershipLostError):
             await write
-    assert (await guarded.get(kubernetes.ConfigMap, "a", "team")).data is None
+    assert (await guarded.get(core.ConfigMap, "a", "team")).data is None
 
 
 async def test_a_write_that_hangs_is_given_up_when_the_term_ends():
@@ -281,12 +283,12 @@ async def test_a_write_that_hangs_is_given_up_when_the_term_ends():
             await asyncio.Event().wait()
 
     clock = Clock()
-    guarded = leader.Guarded(Hanging(), leader.Term(1, clock.now + 0.01, clock))
-    with pytest.raises(leader.LeadershipLostError):
-        await guarded.create(kubernetes.ConfigMap())
+    guarded = leader_election.Guarded(Hanging(), leader_election.Term(1, clock.now + 0.01, clock))
+    with pytest.raises(leader_election.LeadershipLostError):
+        await guarded.create(core.ConfigMap())
 
 
 @pytest.mark.parametrize("timing", [(15, 15, 2), (15, 10, 10), (15, 10, 0)])
 def test_timings_without_a_safety_margin_are_refused(timing):
     with pytest.raises(ValueError, match="renew_deadline"):
-        leader.Timing(*timing)
+        leader_election.Timing(*timing)

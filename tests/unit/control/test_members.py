@@ -7,15 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.control import build
-from windlass.agent import endings, environment
-from windlass.control import members, podrender, retrying
-from windlass.kinds import kubernetes
+from windlass.agent.pods import env
+from windlass.agent.runtime import exit_status
+from windlass.control.model import members, retry
+from windlass.control.runs import pod_template
 from windlass.kinds.reasons import Reason
+from windlass.kinds.types import core
 
 
 @given(st.text("$()ABC a", max_size=12))
 def test_text_survives_the_expansion_that_pods_go_through(text: str) -> None:
-    assert environment.expand(podrender.literal(text), {"A": "filled in"}) == text
+    assert env.expand(pod_template.literal(text), {"A": "filled in"}) == text
 
 
 ENVIRONMENT, CODE = Reason.IMAGE_OR_ENVIRONMENT_FAILED, Reason.CODE_FAILED
@@ -53,11 +55,11 @@ def test_a_container_cannot_claim_what_is_said_of_pods(reason, gives):
 
 
 def test_no_job_of_the_embedded_engine_can_claim_a_reason_that_counts():
-    assert set(members._FAILURES) <= endings._OURS
-    costless = {each for each in Reason if retrying.cost(build.a_run("job"), each) == 0}
-    assert costless <= endings._OURS
+    assert set(members._FAILURES) <= exit_status.PLATFORM_REASONS
+    costless = {each for each in Reason if retry.cost(build.a_run("job"), each) == 0}
+    assert costless <= exit_status.PLATFORM_REASONS
 
 
-def ended(name: str, reason: str, message: str) -> kubernetes.ContainerStatus:
-    how = kubernetes.ContainerStateTerminated(exit_code=1, reason=reason, message=message)
-    return kubernetes.ContainerStatus(name=name, state=kubernetes.ContainerState(terminated=how))
+def ended(name: str, reason: str, message: str) -> core.ContainerStatus:
+    how = core.ContainerStateTerminated(exit_code=1, reason=reason, message=message)
+    return core.ContainerStatus(name=name, state=core.ContainerState(terminated=how))

@@ -1,10 +1,10 @@
 import pytest
 
-from windlass.control import metrics
+from windlass.telemetry import prometheus
 
 
 def test_renders_counters_and_gauges_with_escaped_labels():
-    registry = metrics.Registry()
+    registry = prometheus.Registry()
     registry.counter("hits_total", "Hits.\nAll of them.", ["path"]).add('a"b\\c\nd')
     registry.gauge("depth", "Depth.").set(to=2.5)
     assert registry.render().splitlines() == [
@@ -18,7 +18,7 @@ def test_renders_counters_and_gauges_with_escaped_labels():
 
 
 def test_histogram_buckets_are_cumulative_and_upper_bounds_inclusive():
-    registry = metrics.Registry()
+    registry = prometheus.Registry()
     took = registry.histogram("took_seconds", "Took.", ["who"], buckets=(0.1, 1.0))
     for value in (0.05, 0.1, 0.5, 7.0):
         took.observe("x", value=value)
@@ -32,7 +32,7 @@ def test_histogram_buckets_are_cumulative_and_upper_bounds_inclusive():
 
 
 def test_asking_twice_for_a_name_gives_the_same_metric():
-    registry = metrics.Registry()
+    registry = prometheus.Registry()
     registry.counter("n_total", "N.").add()
     registry.counter("n_total", "N.").add()
     assert registry.counter("n_total", "N.").value() == 2
@@ -40,9 +40,9 @@ def test_asking_twice_for_a_name_gives_the_same_metric():
 
 def test_counters_never_go_down():
     with pytest.raises(ValueError, match="cannot go down"):
-        metrics.Registry().counter("n_total", "N.").add(by=-1)
+        prometheus.Registry().counter("n_total", "N.").add(by=-1)
 
 
 def test_wrong_number_of_labels_is_refused():
     with pytest.raises(ValueError, match="has the labels"):
-        metrics.Registry().gauge("g", "G.", ["a"]).set("x", "y", to=1)
+        prometheus.Registry().gauge("g", "G.", ["a"]).set("x", "y", to=1)

@@ -7,7 +7,8 @@ import pytest
 from tests.unit.control import build
 from tests.unit.control.test_taking_back import laid_out
 from tests.unit.control.world import World
-from windlass.kinds import run, times
+from windlass.kinds.types import run
+from windlass.kinds.values import times
 
 MOVABLE = run.Placement(movable=True)
 
@@ -91,7 +92,7 @@ async def test_leaders_that_die_at_every_write_move_it_once(world):
     ],
     ids=["no consent", "old checkpoint", "must not be preempted", "would fail"],
 )
-async def test_who_is_left_alone(world, placement, more, ago):
+async def test_pods_that_are_ignored(world, placement, more, ago):
     await fragmented(world, placement, **more)
     await saves(world, "mover", ago)
     await world.submit("big", cpu="4")
@@ -100,7 +101,7 @@ async def test_who_is_left_alone(world, placement, more, ago):
     assert (await world.status("big")).reason == "WaitingForCapacity"
 
 
-async def test_who_was_moved_is_not_moved_again_within_an_hour_whoever_leads(world):
+async def test_a_moved_workload_is_not_moved_again_within_an_hour_under_any_leader(world):
     await fragmented(world)
     await saves(world, "mover")
     world.lengths["big"] = 2

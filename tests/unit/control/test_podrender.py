@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from tests.unit.control import build
-from windlass.agent import environment
-from windlass.control import podrender, ports
-from windlass.control.engine import Engine
-from windlass.kinds import hostpods, kubernetes, run
+from windlass.agent.pods import env
+from windlass.control.model import attempts, ports, unsupported
+from windlass.control.model.capabilities import Engine
+from windlass.control.runs import pod_template
+from windlass.kinds.annotations import PORTS
+from windlass.kinds.types import core, run
 
 EMBEDDED = Engine(
     images=False, addresses="node", server="https://127.0.0.1:1", authority="PEM",
@@ -24,20 +26,20 @@ CODE = run.Code(digest=DIGEST)
 
 def pod(
     role: run.Role | None = None, engine: Engine = EMBEDDED, devices: Any = None, **spec: Any
-) -> kubernetes.Pod:
+) -> core.Pod:
     role = role or build.role()
     owner = build.assigned(build.a_run("job", role, **spec), devices=devices)
     block = ports.layout(owner.spec)
     block = dataclasses.replace(block, first=20000) if block else None
-    setting = podrender.Setting(engine, block, addresses={"n1": "10.0.0.1"})
-    return build.pod_of(owner, role, 0, run.Member(node="n1", devices=devices), setting)
+    context = attempts.AttemptContext(engine, block, addresses={"n1": "10.0.0.1"})
+    return build.pod_of(owner, role, 0, run.Member(node="n1", devices=devices), context)
 
 
-def variables(made: kubernetes.Pod) -> dict[str, str]:
+def variables(made: core.Pod) -> dict[str, str]:
     """As the pod's processes see them on the embedded engine."""
     built: dict[str, str] = {}
     for each in made.spec.containers[0].env or ():
-        built[each.name] = environment.expand(each.value, {**built, "WINDLASS_ROOT": "/root"})
+        built[each.name] = env.expand(each.value, {**built, "WINDLASS_ROOT": "/root"})
     return built
 
 
@@ -46,14 +48,14 @@ def test_a_plain_run_is_as_small_as_it_was():
     assert made.spec.init_containers is None
     assert made.spec.volumes is None
     assert made.spec.containers[0].command == ["true"]
-    assert hostpods.PORTS not in made.metadata.annotations
+    assert PORTS not in made.metadata.annotations
 
 
 def test_code_and_requirements_are_prepared_before_the_command():
     wanted = run.Environment(requirements=["six"], python="3.12", setup="make")
     made = pod(code=CODE, environment=wanted)
     (prepare,) = made.spec.init_containers
-    assert prepare.command == ["/opt/python", "-I", "-m", "windlass.agent.prepare"]
+    assert prepare.command == ["/opt/python", "-I", "-m", "windlass.agent.init.main"]
     told = {each.name: each.value for each in prepare.env}
     assert told["WINDLASS_SERVER"] == EMBEDDED.server
     for word in (DIGEST, '"six"', '"3.12"', '"make"'):
@@ -73,9 +75,7 @@ def test_code_and_requirements_are_prepared_before_the_command():
 def test_a_users_text_is_never_filled_in():
     role = run.Role(command=["echo", "$(WINDLASS_SECRET)", "$HOME"], env={"A": "$(B)"})
     made = pod(role)
-    words = [
-        environment.expand(w, {"WINDLASS_SECRET": "x"}) for w in made.spec.containers[0].command
-    ]
+    words = [env.expand(w, {"WINDLASS_SECRET": "x"}) for w in made.spec.containers[0].command]
     assert words == ["echo", "$(WINDLASS_SECRET)", "$HOME"]
     assert variables(made)["A"] == "$(B)"
 
@@ -113,7 +113,7 @@ def test_shared_memory_is_as_large_as_asked_for(shm, isolation, size):
 def test_overrides_are_honoured_and_ours_cannot_be_overridden():
     overrides = run.Overrides(
         labels={"a": "b", run.LABEL_RUN: "other"},
-        annotations={"c": "d", hostpods.PORTS: "1-2"},
+        annotations={"c": "d", PORTS: "1-2"},
         image_pull_policy="Always",
         image_pull_secrets=["registry"],
         runtime_class_name="kata",
@@ -124,7 +124,7 @@ def test_overrides_are_honoured_and_ours_cannot_be_overridden():
     assert made.metadata.labels["a"] == "b"
     assert made.metadata.labels[run.LABEL_RUN] == "job"
     assert made.metadata.annotations["c"] == "d"
-    assert hostpods.PORTS not in made.metadata.annotations
+    assert PORTS not in made.metadata.annotations
     assert made.spec.containers[0].image_pull_policy == "Always"
     assert made.spec.image_pull_secrets == [{"name": "registry"}]
     assert (made.spec.runtime_class_name, made.spec.priority_class_name) == ("kata", "high")
@@ -150,13 +150,13 @@ def test_named_ports_come_from_the_block_where_members_share_an_address():
 
 def test_members_that_speak_to_each_other_share_a_secret_that_no_pod_spells_out():
     owner = build.a_run("job", build.role(replicas=2), framework="mpi")
-    secret = podrender.secret_of(owner, "t0ken")
+    secret = pod_template.secret_of(owner, "t0ken")
     assert secret.metadata.owner_references[0].uid == owner.uid
     made = pod(build.role(replicas=2), framework="mpi")
     given = next(e for e in made.spec.containers[0].env if e.name == "WINDLASS_SECRET")
     assert given.value_from.secret_key_ref.name == secret.name
     assert given.value == ""
-    assert podrender.secret_of(build.a_run("plain"), "x") is None
+    assert pod_template.secret_of(build.a_run("plain"), "x") is None
 
 
 IMAGE = run.Environment(image="pytorch")
@@ -176,11 +176,11 @@ REFUSED = [
 
 @pytest.mark.parametrize(("spec", "engine", "says"), REFUSED)
 def test_what_an_engine_cannot_do_is_refused_with_the_remedy(spec, engine, says):
-    said = podrender.unsupported(build.a_run("a", **spec).spec, engine)
+    said = unsupported.unsupported(build.a_run("a", **spec).spec, engine)
     assert (says in said) if says else said == ""
 
 
-def test_tolerations_go_along_for_those_who_evict_pods_from_nodes():
+def test_tolerations_are_kept_for_controllers_that_evict_pods_from_nodes():
     accepted = run.Toleration(key="spot", operator="Exists", effect="NoExecute")
     made = pod(placement=run.Placement(nodes=run.NodeChoice(tolerations=[accepted])))
     own, told = made.spec.tolerations

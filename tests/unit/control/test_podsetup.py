@@ -12,11 +12,12 @@ import msgspec
 import pytest
 
 from tests.unit.control import build
-from windlass.agent import prepare
-from windlass.control import podrender
-from windlass.control.engine import Engine
-from windlass.frameworks import order
-from windlass.kinds import kubernetes, run
+from windlass.agent.init import main as init_main
+from windlass.control.model import attempts, unsupported
+from windlass.control.model.capabilities import Engine
+from windlass.control.runs import pod_template
+from windlass.frameworks import group_file
+from windlass.kinds.types import core, run
 
 CLUSTER = Engine(
     image="windlass:1",
@@ -27,15 +28,15 @@ CLUSTER = Engine(
 CODE = run.Code(digest="sha256:" + "0" * 64)
 
 
-def pod(role: run.Role | None = None, **spec: Any) -> kubernetes.Pod:
+def pod(role: run.Role | None = None, **spec: Any) -> core.Pod:
     role = role or build.role()
     owner = build.assigned(build.a_run("job", role, **spec))
     return build.pod_of(
-        owner, role, 0, run.Member(node="n1"), podrender.Setting(CLUSTER)
+        owner, role, 0, run.Member(node="n1"), attempts.AttemptContext(CLUSTER)
     )  # fmt: skip
 
 
-def told(made: kubernetes.Pod) -> dict[str, Any]:
+def told(made: core.Pod) -> dict[str, Any]:
     init = made.spec.init_containers[0]
     values = {each.name: each.value.replace("$$", "$") for each in init.env}
     found: dict[str, Any] = json.loads(values["WINDLASS_PREPARE"])
@@ -62,7 +63,7 @@ def test_everything_is_as_restricted_as_kubernetes_knows_it():
 
 
 @pytest.mark.parametrize(("user", "non_root"), [(None, True), (1000, True), (0, False)])
-def test_an_expert_may_say_whom_it_runs_as(user, non_root):
+def test_a_user_may_set_the_uid(user, non_root):
     overrides = run.Overrides(security_context=run.SecurityContext(run_as_user=user))
     found = pod(overrides=overrides).spec.security_context
     assert (found["runAsUser"], found["runAsNonRoot"]) == (
@@ -82,37 +83,47 @@ def test_the_users_image_runs_the_command_and_the_platforms_prepares_it():
     assert "token" not in [mount.name for mount in main.volume_mounts]
 
 
-def test_members_of_a_group_are_told_whom_to_wait_for():
+def test_an_image_of_the_users_gets_the_package_for_programs_inside_jobs():
+    made = pod(environment=run.Environment(image="pytorch:2"))
+    (prepare,) = made.spec.init_containers
+    assert prepare.image == "windlass:1"
+    assert told(made)["tools"] is True
+    assert made.spec.containers[0].command[0] == "$(WINDLASS_ROOT)/run/bin/sh"
+
+
+def test_members_of_a_group_know_which_pods_to_wait_for():
     made = pod(build.role(replicas=2), framework="torch", duration=run.Durations(start="5m"))
     found = told(made)
-    assert order.sizes(found["group"]) == {"worker": 2}
+    assert group_file.sizes(found["group"]) == {"worker": 2}
     assert found["patience"] == 300
     names = [each.name for each in made.spec.containers[0].env]
     assert "MASTER_ADDR" not in names, "nobody knows it yet"
     assert "token" in [mount.name for mount in made.spec.init_containers[0].volume_mounts]
 
 
-def test_members_have_names_for_those_who_want_some():
+def test_members_have_host_names_if_requested():
     role = build.role(replicas=2)
     made = pod(role)
     assert (made.spec.hostname, made.spec.subdomain) == ("worker-0", "job")
-    service = podrender.service_of(build.a_run("job", role), CLUSTER)
+    service = pod_template.service_of(build.a_run("job", role), CLUSTER)
     assert service.spec.cluster_ip == "None"
     assert service.spec.selector.items() <= made.metadata.labels.items()
     assert service.metadata.owner_references[0].kind == "Run"
-    assert podrender.service_of(build.a_run("job"), CLUSTER) is None
-    assert podrender.service_of(build.a_run("1st", role), CLUSTER) is None, "no name of a service"
+    assert pod_template.service_of(build.a_run("job"), CLUSTER) is None
+    assert pod_template.service_of(build.a_run("1st", role), CLUSTER) is None, (
+        "no name of a service"
+    )
 
 
-def test_one_alone_waits_for_nobody():
+def test_a_single_member_waits_for_no_other():
     values = {e.name: e.value for e in pod(framework="torch").spec.containers[0].env}
     assert values["MASTER_PORT"] == "20000"
     assert values["WORLD_SIZE"] == "1"
 
 
-def test_packages_for_somebody_elses_python_are_installed_in_that_image():
+def test_packages_for_the_python_of_a_users_image_are_installed_in_that_image():
     both = run.Environment(image="pytorch:2", requirements=["six"], setup="true")
-    assert podrender.unsupported(build.a_run("a", environment=both).spec, CLUSTER) == ""
+    assert unsupported.unsupported(build.a_run("a", environment=both).spec, CLUSTER) == ""
     prepare, furnish = pod(environment=both).spec.init_containers
     assert (prepare.image, furnish.image) == ("windlass:1", "pytorch:2")
     assert told(pod(environment=both))["image"] == "pytorch:2"
@@ -137,8 +148,8 @@ def test_the_script_leads_to_the_command_with_all_that_was_found(
     book = {"worker": ["10.9.0.1", "10.9.0.2"]}
     monkeypatch.setenv("WINDLASS_SERVER", CLUSTER.server)
     monkeypatch.setenv("WINDLASS_NAMESPACE", "default")
-    monkeypatch.setattr(prepare.asking.Server, "addresses", lambda *_: book)
-    prepare.prepare(tmp_path, told(made))
+    monkeypatch.setattr(init_main.platform_client.PlatformClient, "addresses", lambda *_: book)
+    init_main.prepare(tmp_path, told(made))
     command = [
         word.replace("$(WINDLASS_ROOT)", str(tmp_path)).replace("$$", "$")
         for word in made.spec.containers[0].command

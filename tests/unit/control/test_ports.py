@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.control import build
-from windlass.control import podrender, ports
-from windlass.control.engine import Engine
-from windlass.kinds import hostpods, kubernetes, run
+from windlass.control.model import attempts, ports
+from windlass.control.model.capabilities import Engine
+from windlass.kinds.annotations import PORTS
+from windlass.kinds.types import core, run
 
 BETWEEN = (20000, 20099)
 ENGINE = Engine(addresses="node", images=False, ports=BETWEEN)
@@ -24,9 +25,9 @@ def at(owner: run.Run, first: int) -> ports.Block:
     return dataclasses.replace(block, first=first)
 
 
-def a_pod(owner: run.Run, block: ports.Block, phase: str = "Running") -> kubernetes.Pod:
-    setting = podrender.Setting(ENGINE, block)
-    pod = build.pod_of(owner, owner.spec.roles[0], 0, run.Member(node="n1"), setting)
+def a_pod(owner: run.Run, block: ports.Block, phase: str = "Running") -> core.Pod:
+    context = attempts.AttemptContext(ENGINE, block)
+    pod = build.pod_of(owner, owner.spec.roles[0], 0, run.Member(node="n1"), context)
     pod.status.phase = phase
     return pod
 
@@ -48,7 +49,7 @@ def test_a_single_plain_process_needs_none():
     assert size(build.a_run("a", named)) == 4
 
 
-def test_who_grows_while_it_runs_has_room_for_that():
+def test_a_run_that_grows_has_ports_for_that():
     live = build.a_run("a", build.role("head"), build.role(replicas=3, resize="live"))
     assert ports.layout(live.spec, spare=True).roles == (("head", 1), ("worker", ports.A_FEW))
     many = build.a_run("m", build.role(replicas=30, resize="live"))
@@ -56,15 +57,15 @@ def test_who_grows_while_it_runs_has_room_for_that():
     assert size(build.a_run("b", build.role(resize="live"))) == 1
     assert size(build.a_run("c", build.role(replicas=3)), spare=True) == 3
     block = ports.Ports().take(live, BETWEEN, [], [])
-    assert block.room("worker") == ports.A_FEW
+    assert block.size_for("worker") == ports.A_FEW
     tight = ports.Ports().take(live, (20000, 20004), [], [])
-    assert tight.room("worker") == 3, "no room to grow is no reason not to start"
+    assert tight.size_for("worker") == 3, "no room to grow is no reason not to start"
 
 
 def test_what_is_written_on_pods_is_the_record():
     owner = a_run("a")
     pod = a_pod(owner, at(owner, 20040))
-    assert pod.metadata.annotations[hostpods.PORTS] == "20040-20041"
+    assert pod.metadata.annotations[PORTS] == "20040-20041"
     assert ports.Ports().take(owner, BETWEEN, [pod], [pod]) == at(owner, 20040)
 
 
@@ -86,7 +87,7 @@ def test_growing_moves_nobodys_ports():
      ("20000-20003", "1:worker=4,"), ("70000-70003", "1:worker=4"), ("20000-19999", "1:worker=0")],
 )  # fmt: skip
 def test_what_makes_no_sense_is_no_block(span, layout):
-    assert ports.Block.read({hostpods.PORTS: span, ports.LAYOUT: layout}) is None
+    assert ports.Block.read({PORTS: span, ports.LAYOUT: layout}) is None
 
 
 def test_two_runs_that_start_at_once_get_different_ports_before_any_pod_is_seen():

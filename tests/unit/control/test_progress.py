@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.control import build
-from windlass.control import progress
-from windlass.kinds import run
+from windlass.control.runs import progress
+from windlass.kinds.types import run
 
 
 def reporting(owner: run.Run, text: str, index: int = 0):

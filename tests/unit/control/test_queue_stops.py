@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.control import build
 from tests.unit.control.world import World
-from windlass.kinds import meta, queue
+from windlass.kinds.types import meta, queue
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ async def test_a_drained_queue_stops_its_runs_by_contract_and_opened_again_it_st
     assert (soft.phase, soft.attempt, soft.eviction) == ("Running", 1, None)
 
 
-async def test_a_drain_that_is_taken_back_in_time_stops_nobody(world):
+async def test_a_drain_that_is_cancelled_in_time_stops_no_run(world):
     await world.submit("job")
     await world.go(2)
     await change(world, stop="drain")
@@ -79,7 +79,7 @@ async def test_a_drain_that_is_taken_back_in_time_stops_nobody(world):
     assert (job.phase, job.attempt, job.eviction) == ("Running", 0, None)
 
 
-async def test_a_queue_with_namespaces_is_for_them_and_a_parent_for_nobody(world):
+async def test_a_queue_with_namespaces_is_for_them_and_a_parent_for_no_run(world):
     await add(world, "vision", namespaces=["vision"], guarantee={"cpu": "4"})
     await add(world, "company")
     await add(world, "ours", parent="company", namespaces=[build.NAMESPACE])

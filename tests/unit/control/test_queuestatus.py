@@ -2,43 +2,48 @@
 
 import asyncio
 import contextlib
+import dataclasses
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.control import build
 from tests.unit.control.test_scheduler import scheduling, set_status
-from windlass.control import queuestatus
-from windlass.core import facts, queues
-from windlass.kinds import kubernetes, meta, queue
-from windlass.store.reflector import Reflector
+from windlass.control.scheduler import queue_metrics, queue_status
+from windlass.core.model import types
+from windlass.core.quota import quota_tree
+from windlass.core.snapshot import snapshot
+from windlass.core.snapshot.snapshot import Snapshot
+from windlass.kinds.types import core, meta, queue
+from windlass.store.informer import Informer
+from windlass.telemetry import prometheus
 
 WHOLE = 1000
 ROOM = 4
 
 
-def tree(capacity: int, *made: facts.Queue, **used: int) -> queues.Tree:
+def tree(capacity: int, *made: types.Queue, **used: int) -> quota_tree.QuotaTree:
     """Amounts in whole devices; `used` by queue."""
-    found = queues.Tree(made, {"gpu": capacity * WHOLE})
+    found = quota_tree.QuotaTree(made, {"gpu": capacity * WHOLE})
     for name, amount in used.items():
-        found.add(name, {"gpu": amount * WHOLE}, firm=False)
+        found.add(name, {"gpu": amount * WHOLE}, non_preemptible=False)
     return found
 
 
-def node(name: str, guarantee: int = 0, parent: str = "", lend: int | None = None) -> facts.Queue:
+def node(name: str, guarantee: int = 0, parent: str = "", lend: int | None = None) -> types.Queue:
     own = {"gpu": guarantee * WHOLE} if guarantee else {}
-    return facts.Queue(
+    return types.Queue(
         name, parent, guarantee=own, lend={} if lend is None else {"gpu": lend * WHOLE}
     )
 
 
-def lent(found: queues.Tree) -> dict[str, int]:
-    told = queuestatus.lending(found)
+def lent(found: quota_tree.QuotaTree) -> dict[str, int]:
+    told = queue_status.lending(found)
     return {name: sums["gpu"] // WHOLE for name, sums in told.items() if sums.get("gpu")}
 
 
-def borrowed(found: queues.Tree) -> dict[str, int]:
-    told = {name: queuestatus.borrowing(found, name)["gpu"] for name in found.queues}
+def borrowed(found: quota_tree.QuotaTree) -> dict[str, int]:
+    told = {name: queue_status.borrowing(found, name)["gpu"] for name in found.queues}
     return {name: amount // WHOLE for name, amount in told.items() if amount > 0}
 
 
@@ -50,14 +55,14 @@ def test_what_one_queue_borrows_another_lends():
     assert (borrowed(found), lent(found)) == ({"a": 2}, {"b": 2})
 
 
-def test_room_that_nobody_is_promised_is_borrowed_but_lent_by_nobody():
+def test_capacity_that_is_not_guaranteed_is_borrowed_but_lent_by_no_queue():
     found = tree(8, node("a"), node("b", 4), a=4)
     assert (borrowed(found), lent(found)) == ({"a": 4}, {})
     found = tree(8, node("a"), node("b", 4), a=5)
     assert lent(found) == {"b": 1}
 
 
-def test_who_does_not_lend_has_lent_nothing():
+def test_a_queue_that_does_not_lend_has_lent_nothing():
     found = tree(12, node("a"), node("b", 4, lend=0), node("c", 4), a=6)
     assert lent(found) == {"c": 2}
 
@@ -85,7 +90,7 @@ QUEUES = st.lists(
 
 
 @given(QUEUES, st.integers(1, 30))
-def test_what_is_lent_is_borrowed_by_somebody_and_never_more_than_idle(drawn, capacity):
+def test_lent_capacity_is_borrowed_and_never_more_than_idle(drawn, capacity):
     names = [f"q{i}" for i in range(len(drawn))]
     made = [
         node(name, own, lend=min(own, lend))
@@ -96,12 +101,12 @@ def test_what_is_lent_is_borrowed_by_somebody_and_never_more_than_idle(drawn, ca
         used[name] = min(wanted, left)
         left -= used[name]
     found = tree(capacity, *made, **used)
-    told = queuestatus.lending(found)
+    told = queue_status.lending(found)
     if not found.guaranteed:
         assert not any(told.values())
         return
     gave = sum(sums["gpu"] for sums in told.values())
-    took = sum(max(0, queuestatus.borrowing(found, name)["gpu"]) for name in names)
+    took = sum(max(0, queue_status.borrowing(found, name)["gpu"]) for name in names)
     assert gave <= took
     for name in names:
         own, mine = found.guarantee[name].get("gpu", 0), told[name]["gpu"]
@@ -136,10 +141,10 @@ class Counting:
 async def keeping(store, **more):
     """A scheduler, and who writes what follows from it for queues."""
     counting = Counting(store)
-    async with scheduling(store) as made, Reflector(store, queue.Queue) as listed:
+    async with scheduling(store) as made, Informer(store, queue.Queue) as listed:
         await listed.synced()
-        keeper = queuestatus.QueueStatuses(
-            counting, listed, look=made.look, decided=made.decided, **more
+        keeper = queue_status.QueueStatuses(
+            counting, listed, read=made.read, decided=made.decided, **more
         )
         yield made, keeper, counting
 
@@ -149,7 +154,7 @@ async def until(made, name: str, **counts: int) -> None:
     async with asyncio.timeout(30):
         while True:
             await made.cycle()
-            status = (await made.look(queuestatus.derive))[name]
+            status = (await made.read(queue_status.derive))[name]
             if all(getattr(status, field) == count for field, count in counts.items()):
                 return
             await asyncio.sleep(0)
@@ -190,7 +195,67 @@ async def test_a_queue_tells_what_it_holds_borrows_and_lends(store):
     assert (company.used["cpu"], company.running, company.pending) == ("7", 2, 1)
 
 
-async def test_what_is_no_longer_held_is_no_longer_told(store):
+async def test_prometheus_has_series_of_each_queue_as_long_as_this_process_leads(store):
+    await store.create(build.node(cpu="8"))
+    await store.create(a_queue("company"))
+    await store.create(a_queue("vision", parent="company", guarantee={"cpu": "4"}))
+    await store.create(build.a_run("large", build.role(cpu="6"), queue="vision"))
+    await store.create(build.a_run("late", build.role(cpu="5"), queue="vision", priority=10))
+    registry = prometheus.Registry()
+    metrics = queue_metrics.QueueMetrics(registry)
+    async with (
+        scheduling(store, registry=registry) as made,
+        Informer(store, queue.Queue) as listed,
+    ):
+        await listed.synced()
+        keeper = queue_status.QueueStatuses(
+            store, listed, read=made.read, decided=made.decided, metrics=metrics
+        )
+        await until(made, "vision", running=1, pending=1)
+        running = asyncio.create_task(keeper.run())
+        async with asyncio.timeout(30):
+            while "windlass_queue_used{" not in registry.render():
+                await asyncio.sleep(0.01)
+        page = registry.render().splitlines()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    for line in (
+        'windlass_queue_waiting_workloads{queue="vision"} 1',
+        'windlass_queue_waiting_workloads{queue="company"} 0',
+        'windlass_queue_admitted_workloads{queue="vision"} 1',
+        'windlass_queue_used{queue="company",resource="cpu"} 6',
+        'windlass_queue_used{queue="vision",resource="memory"} 1073741824',
+        'windlass_queue_guarantee{queue="vision",resource="cpu"} 4',
+        'windlass_queue_share{queue="vision"} 0.75',
+        'windlass_queue_wait_seconds_count{queue="vision"} 1',
+    ):
+        assert line in page
+    left = registry.render()
+    assert "windlass_queue_waiting_workloads{" not in left, "another process leads now"
+    assert "windlass_queue_wait_seconds_count{" in left, "what was counted stays"
+
+
+def test_a_first_start_has_a_wait_and_a_restart_and_an_eviction_are_counted():
+    role = types.Role("w", 1, 1, {"cpu": 1000})
+    first = types.Workload("first", "default", (role,), submitted=40.0)
+    again = dataclasses.replace(first, key="again", attained=5.0)
+    held = types.PodAssignment("w", 0, "n1")
+    victim = types.Running(dataclasses.replace(first, key="victim"), (held,), 0.0)
+    facts = types.ClusterFacts(
+        nodes=(types.Node("n1", {"cpu": 4000}),),
+        queues=(types.Queue("default"),),
+        running=(victim,),
+        waiting=(first, again),
+    )
+    decision = types.Decision(
+        placements=tuple(types.Placement(key, (held,)) for key in ("first", "again", "victim")),
+        evictions=(types.Eviction("victim", (("w", 0),), "first", "it is first"),) * 2,
+    )
+    found = queue_metrics.decided(Snapshot(facts), decision, 100.0)
+    assert found == queue_metrics.Decided((("default", 60.0),), ("default",), ("default",))
+
+
+async def test_usage_that_ended_is_no_longer_reported(store):
     await store.create(build.node(cpu="8"))
     await store.create(a_queue("default"))
     await store.create(build.a_run("job"))
@@ -210,7 +275,7 @@ async def test_what_is_no_longer_held_is_no_longer_told(store):
         assert len(counting.writes) == before == 2
 
 
-async def test_a_guarantee_that_is_not_covered_and_a_parent_that_is_not_there_are_told(store):
+async def test_an_uncovered_guarantee_and_a_missing_parent_are_reported(store):
     await store.create(build.node(cpu="4"))
     await store.create(a_queue("big", guarantee={"cpu": "8"}))
     await store.create(a_queue("lost", parent="nowhere"))
@@ -225,7 +290,7 @@ async def test_a_guarantee_that_is_not_covered_and_a_parent_that_is_not_there_ar
     assert "nowhere" in lost["Ready"].message
 
 
-async def test_a_storm_of_decisions_makes_few_writes_and_the_last_state_is_told(store):
+async def test_a_storm_of_decisions_makes_few_writes_and_the_last_state_is_written(store):
     await store.create(build.node(cpu=str(ROOM)))
     await store.create(a_queue("default"))
     gate: asyncio.Queue[float] = asyncio.Queue()
@@ -242,10 +307,10 @@ async def test_a_storm_of_decisions_makes_few_writes_and_the_last_state_is_told(
             await until(
                 made, "default", running=min(number + 1, ROOM), pending=max(0, number + 1 - ROOM)
             )
-        assert await gate.get() == queuestatus.SETTLE
+        assert await gate.get() == queue_status.SETTLE
         assert counting.writes == []
         go.release()
-        assert await gate.get() == queuestatus.EVERY - queuestatus.SETTLE
+        assert await gate.get() == queue_status.EVERY - queue_status.SETTLE
         assert counting.writes == ["default"]
         now = await told(store, "default")
         assert (now.running, now.pending) == (ROOM, 40 - ROOM)
@@ -268,7 +333,7 @@ async def test_a_change_that_no_decision_depends_on_is_observed(store):
         assert counting.writes == ["default", "default"]
 
 
-async def test_somebody_else_writes_in_between_and_it_is_told_again(store):
+async def test_another_writer_in_between_makes_it_write_again(store):
     await store.create(build.node())
     await store.create(a_queue("default"))
     async with keeping(store) as (made, keeper, _):
@@ -281,11 +346,11 @@ async def test_somebody_else_writes_in_between_and_it_is_told_again(store):
         assert (await told(store, "default")).pending == 0
 
 
-async def test_pods_that_no_run_owns_count_for_nobody(store):
+async def test_pods_that_no_run_owns_count_for_no_run(store):
     await store.create(build.node())
     await store.create(a_queue("default"))
-    await store.create(kubernetes.Namespace(metadata=meta.ObjectMeta(name="kube-system")))
-    pod = build.foreign_pod(cpu="1")
+    await store.create(core.Namespace(metadata=meta.ObjectMeta(name="kube-system")))
+    pod = build.external_pod(cpu="1")
     pod.spec.containers[0].image = "x"
     await store.create(pod)
     async with keeping(store) as (made, keeper, _):
@@ -293,3 +358,15 @@ async def test_pods_that_no_run_owns_count_for_nobody(store):
         await keeper.write()
     now = await told(store, "default")
     assert (now.running, now.used) == (0, {})
+
+
+def test_external_pods_are_counted_in_their_queue_and_those_of_other_schedulers_in_none():
+    def held(key: str, queue_name: str) -> types.Running:
+        made = types.Workload(key, queue_name, (types.Role("pod", 1, 1, {"cpu": 1000}),))
+        return types.Running(made, (types.PodAssignment("pod", 0, "n1"),), 0.0)
+
+    facts = types.ClusterFacts(
+        (types.Node("n1", {"cpu": 8000}),), (types.Queue("q"),),
+        (held("run", "q"), held("pod/a", "q"), held("gang/b", "q"), held("pod/other", "")),
+    )  # fmt: skip
+    assert queue_status.derive(snapshot.build(facts))["q"].running == 3

@@ -2,11 +2,13 @@
 
 import contextlib
 
+from tests.harness.waiting import until_async
 from tests.unit.control import build
-from tests.unit.control.test_runs import KEY, all_pods, assign, phase, report, submit, until
-from windlass.control import progress, runs
-from windlass.kinds import kubernetes, run
-from windlass.store.reflector import Reflector
+from tests.unit.control.test_runs import KEY, all_pods, assign, phase, report, submit
+from windlass.control.model import pod_indexes
+from windlass.control.runs import controller, progress
+from windlass.kinds.types import core, run
+from windlass.store.informer import Informer
 
 
 class Clock:
@@ -20,16 +22,16 @@ class Clock:
 @contextlib.asynccontextmanager
 async def running(store, clock):
     """A run whose only pod runs, and its controller."""
-    pods = Reflector(store, kubernetes.Pod, indexes={runs.POD_INDEX: runs.pod_index})
+    pods = Informer(store, core.Pod, indexes={pod_indexes.BY_RUN: pod_indexes.run_uid})
     async with pods:
         await pods.synced()
-        made = runs.Runs(store, pods, lambda: 1, clock=clock)
+        made = controller.Runs(store, pods, lambda: 1, clock=clock)
         await submit(store)
         await assign(store)
         await made.reconcile(KEY)
         (pod,) = await all_pods(store)
         await report(store, pod, "Running")
-        await until(lambda: [each.status.phase for each in pods] == ["Running"])
+        await until_async(lambda: [each.status.phase for each in pods] == ["Running"])
         await made.reconcile(KEY)
         assert await phase(store) == "Running"
         yield made, pods
@@ -39,9 +41,9 @@ async def says(store, pods, text: str) -> None:
     (pod,) = await all_pods(store)
     annotations = {progress.ANNOTATION: text}
     await store.patch(
-        kubernetes.Pod, pod.name, pod.namespace, patch={"metadata": {"annotations": annotations}}
+        core.Pod, pod.name, pod.namespace, patch={"metadata": {"annotations": annotations}}
     )
-    await until(
+    await until_async(
         lambda: [p.metadata.annotations.get(progress.ANNOTATION) for p in pods] == [text]
     )  # fmt: skip
 
@@ -74,17 +76,17 @@ async def test_the_last_word_comes_with_the_end_however_soon(store):
         await says(store, pods, '{"fraction": 1}')
         (pod,) = await all_pods(store)
         await report(store, pod, "Succeeded", 0)
-        await until(lambda: [each.status.phase for each in pods] == ["Succeeded"])
+        await until_async(lambda: [each.status.phase for each in pods] == ["Succeeded"])
         await made.reconcile(KEY)
         assert await phase(store) == "Succeeded"
         assert await told(store) == run.Progress(fraction=1.0)
 
 
-async def test_nonsense_is_ignored_and_told_once(store):
+async def test_nonsense_is_ignored_and_logged_once(store):
     async with running(store, Clock()) as (made, pods):
         for text in ("x", '{"fraction": 7}'):
             await says(store, pods, text)
             await made.reconcile(KEY)
         assert await told(store) is None
-        events = (await store.list(kubernetes.Event, build.NAMESPACE)).items
+        events = (await store.list(core.Event, build.NAMESPACE)).items
         assert sorted(event.reason for event in events) == ["ProgressIgnored", "Started"]

@@ -6,9 +6,13 @@ import msgspec
 import pytest
 
 from tests.unit.control import build
-from windlass.control import records, reservations, reservationstatus, snapshots
-from windlass.core import facts, state
-from windlass.kinds import reservation, run, times, wire
+from windlass.control.convert import reservations, run_workloads
+from windlass.control.scheduler import assignment, reservation_status
+from windlass.core.model import types
+from windlass.core.snapshot import snapshot as snapshot_module
+from windlass.kinds import codec
+from windlass.kinds.types import reservation, run
+from windlass.kinds.values import times
 
 NOW = times.parse("2036-01-05T12:00:00Z").timestamp()
 HOUR = 3600.0
@@ -18,7 +22,7 @@ def a_reservation(name: str = "res", **spec) -> reservation.Reservation:
     """Fields as users write them."""
     given = {"nodes": {"names": ["n0"]}, "duration": "2h", **spec}
     whole = {name: value for name, value in given.items() if value is not None}
-    return wire.from_dict(
+    return codec.from_dict(
         reservation.Reservation,
         {
             "apiVersion": "windlass.dev/v1alpha1", "kind": "Reservation",
@@ -60,10 +64,10 @@ def test_windows_that_overlap_are_one():
     assert spans(schedule="0 * * * *", duration="90m")[0][1] > 100
 
 
-def test_events_are_told_once_and_again_when_a_window_is_over():
+def test_events_are_written_once_and_again_when_a_window_is_over():
     found = reservations.Reservations()
     each = a_reservation(schedule="0 11 * * *", **{"for": {"queues": ["q"], "users": ["u"]}})
-    found.see("ADDED", None, each)
+    found.on_change("ADDED", None, each)
     (event,) = found.events(NOW)
     first = event.windows[0]
     assert (first.name, first.nodes, first.queues, first.users) == (
@@ -72,9 +76,9 @@ def test_events_are_told_once_and_again_when_a_window_is_over():
     assert found.events(NOW + 60) == []
     (event,) = found.events(NOW + HOUR)
     assert event.windows[0].start == NOW + 23 * HOUR
-    assert found.standing() == {"reservation/res"}
-    found.see("DELETED", each, None)
-    assert found.events(NOW + HOUR) == [state.AdvancePut(())]
+    assert found.existing() == {"reservation/res"}
+    found.on_change("DELETED", each, None)
+    assert found.events(NOW + HOUR) == [snapshot_module.AdvancePut(())]
     assert found.events(NOW + HOUR) == []
 
 
@@ -88,12 +92,12 @@ def test_an_eviction_names_its_reservation_and_is_taken_back_when_that_is_gone()
         assignment=run.Assignment(attempt=1, epoch=1, members={"worker": [run.Member(node="n")]}),
     )  # fmt: skip
     reason = "reservation res begins"
-    eviction = facts.Eviction("u", (("worker", 0),), "", reason, reservation="res")
-    patch = records.evict(owner, eviction, times.now())
+    eviction = types.Eviction("u", (("worker", 0),), "", reason, reservation="res")
+    patch = assignment.evict(owner, eviction, times.now())
     assert patch["eviction"]["by"] == "reservation/res"
     owner.status.eviction = run.Eviction(**_snake(patch["eviction"]))
-    assert records.withdraw(owner, {"reservation/res"}) is None
-    assert records.withdraw(owner, set()) == {"eviction": None}
+    assert assignment.cancel_eviction(owner, {"reservation/res"}) is None
+    assert assignment.cancel_eviction(owner, set()) == {"eviction": None}
 
 
 def _snake(value: dict) -> dict:
@@ -103,28 +107,28 @@ def _snake(value: dict) -> dict:
 # --- status
 
 
-def a_node(name: str, gpus: int = 4) -> facts.Node:
-    devices = tuple(facts.Device(f"g{i}", "gpu") for i in range(gpus))
-    return facts.Node(name, {"cpu": 8000, "memory": 1 << 30}, devices)
+def a_node(name: str, gpus: int = 4) -> types.Node:
+    devices = tuple(types.Device(f"g{i}", "gpu") for i in range(gpus))
+    return types.Node(name, {"cpu": 8000, "memory": 1 << 30}, devices)
 
 
-def running(key: str, node: str, gpus: int, first: int = 0, **more) -> facts.Running:
-    role = facts.Role("w", 1, 1, {"cpu": 1000}, (facts.DeviceRequest("gpu", gpus),))
-    grants = tuple(facts.Grant(f"g{i}") for i in range(first, first + gpus))
-    seat = facts.Seat("w", 0, node, grants)
-    return facts.Running(facts.Unit(key, "q", (role,), **more), (seat,), NOW - 10)
+def running(key: str, node: str, gpus: int, first: int = 0, **more) -> types.Running:
+    role = types.Role("w", 1, 1, {"cpu": 1000}, (types.DeviceRequest("gpu", gpus),))
+    grants = tuple(types.Grant(f"g{i}") for i in range(first, first + gpus))
+    pod = types.PodAssignment("w", 0, node, grants)
+    return types.Running(types.Workload(key, "q", (role,), **more), (pod,), NOW - 10)
 
 
 def status(each: reservation.Reservation, *others: reservation.Reservation, at=NOW, running=()):
     listed = (each, *others)
     windows = [w for r in listed for w in reservations.read(r, reservations.spans(r.spec, at))]
-    snapshot = state.build(
-        facts.Facts(
-            (a_node("n0"), a_node("n1")), (facts.Queue("q"),), tuple(running),
+    snapshot = snapshot_module.build(
+        types.ClusterFacts(
+            (a_node("n0"), a_node("n1")), (types.Queue("q"),), tuple(running),
             advance=tuple(windows),
         )
     )  # fmt: skip
-    return reservationstatus.derive(snapshot, listed, at)[each.name]
+    return reservation_status.derive(snapshot, listed, at)[each.name]
 
 
 def conditions(found: reservation.ReservationStatus) -> dict[str, tuple[str, str]]:
@@ -139,7 +143,7 @@ def test_status_follows_the_clock():
     assert (over.state, over.window.start) == ("Ended", "2036-01-05T13:00:00Z")
 
 
-def test_status_says_what_it_holds_who_uses_it_and_who_stays():
+def test_status_shows_what_it_holds_its_users_and_remaining_workloads():
     each = a_reservation(**{"from": "2036-01-05T11:00:00Z", "for": {"users": ["ann"]}})
     found = status(
         each,
@@ -177,14 +181,14 @@ def test_status_says_what_is_not_there_and_what_conflicts():
 def test_only_what_differs_is_written():
     each = a_reservation(**{"from": "2036-01-05T11:00:00Z"})
     found, now = status(each), times.from_unix(NOW)
-    patch = reservationstatus.changes(each, found, now)
+    patch = reservation_status.changes(each, found, now)
     assert patch["observedGeneration"] == 3
     written = msgspec.convert(
         {k: v for k, v in patch.items() if v is not None}, reservation.ReservationStatus
     )
     each.status = written
-    assert reservationstatus.changes(each, found, now) == {}
-    ended = reservationstatus.changes(each, reservation.ReservationStatus(state="Ended"), now)
+    assert reservation_status.changes(each, found, now) == {}
+    ended = reservation_status.changes(each, reservation.ReservationStatus(state="Ended"), now)
     assert ended["nodes"] is None
     assert ended["reserved"] == {"cpu": None, "memory": None, "gpu": None}
 
@@ -196,5 +200,5 @@ def test_a_runs_maximum_and_grace_are_known_to_the_core():
     owner = build.a_run(
         "a", build.role(), duration=run.Durations(max="2h"), checkpoint=run.Checkpoint(grace="90s")
     )
-    unit = snapshots.read_unit(owner, "q")
-    assert (unit.max_runtime, unit.grace, unit.expected) == (7200.0, 90.0, None)
+    workload = run_workloads.read_workload(owner, "q")
+    assert (workload.max_runtime, workload.grace, workload.expected) == (7200.0, 90.0, None)

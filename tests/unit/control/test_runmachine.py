@@ -5,19 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.control import build
-from windlass.control import retrying, runmachine, runs, runview
-from windlass.kinds import kubernetes, run, times
+from windlass.control.model import retry, run_view
+from windlass.control.runs import controller, state_machine
 from windlass.kinds.reasons import Reason
+from windlass.kinds.types import core, run
+from windlass.kinds.values import times
 
 NOW = times.parse(build.START)
 
 
-def plan(owner: run.Run, *pods: kubernetes.Pod, epoch: int = 1, after: float = 0):
+def plan(owner: run.Run, *pods: core.Pod, epoch: int = 1, after: float = 0):
     now = NOW + datetime.timedelta(seconds=after)
-    return runmachine.plan(runview.View(owner, pods, epoch, now))
+    return state_machine.plan(run_view.View(owner, pods, epoch, now))
 
 
-def moved(owner: run.Run, *pods: kubernetes.Pod, **more) -> tuple[str, str] | None:
+def moved(owner: run.Run, *pods: core.Pod, **more) -> tuple[str, str] | None:
     move = plan(owner, *pods, **more).move
     return (move.to, move.reason) if move else None
 
@@ -43,7 +45,7 @@ def deleted(owner: run.Run) -> run.Run:
     return owner
 
 
-def leaving(pod: kubernetes.Pod) -> kubernetes.Pod:
+def leaving(pod: core.Pod) -> core.Pod:
     pod.metadata.deletion_timestamp = build.START
     return pod
 
@@ -51,8 +53,10 @@ def leaving(pod: kubernetes.Pod) -> kubernetes.Pod:
 def test_a_new_run_waits_as_it_is_and_its_history_begins_with_its_first_step():
     owner = build.a_run()
     owner.metadata.creation_timestamp = "2026-01-01T09:00:00Z"
-    assert plan(owner) == runmachine.Plan()
-    patch = runs.status_patch(owner, runmachine.Move("Starting", "Assigned", "placed"), NOW)
+    assert plan(owner) == state_machine.Plan()
+    patch = controller.status_patch(
+        owner, state_machine.Move("Starting", "Assigned", "placed"), NOW
+    )
     assert [(step["at"], step["to"]) for step in patch["history"]] == [
         ("2026-01-01T09:00:00Z", "Queued"),
         (build.START, "Starting"),
@@ -110,7 +114,7 @@ def test_not_starting_in_time_is_a_timeout():
     assert moved(owner, waiting, after=600) == ("Stopping", Reason.TIMEOUT)
 
 
-def both(owner: run.Run, first: str, second: str) -> list[kubernetes.Pod]:
+def both(owner: run.Run, first: str, second: str) -> list[core.Pod]:
     codes = {"Succeeded": 0, "Failed": 3}
     return [
         build.pod(owner, phase, index, codes.get(phase))
@@ -224,7 +228,7 @@ def test_what_is_not_its_fault_costs_no_retry(reason):
     owner = stopping(reason, retries=run.Retries(limit=0))
     move = plan(owner).move
     assert move is not None
-    patch = runs.status_patch(owner, move, NOW)
+    patch = controller.status_patch(owner, move, NOW)
     assert (patch["phase"], patch["attempt"], patch["retries"]) == ("Queued", 1, 0)
 
 
@@ -240,7 +244,7 @@ def test_another_attempt_counts_and_forgets_the_last():
     move = plan(owner).move
     assert move is not None
     assert move.message.endswith("retry 2 of 3")
-    patch = runs.status_patch(owner, move, NOW)
+    patch = controller.status_patch(owner, move, NOW)
     assert (patch["retries"], patch["restarts"], patch["restarted"]) == (2, 0, None)
     assert patch["members"] is None
 
@@ -250,10 +254,10 @@ def test_retries_wait_longer_each_time_and_a_held_run_does_not_wait():
     waits = []
     for used in (1, 2, 3, 30):
         owner.status.retries = used
-        waits.append(retrying.retry_at(owner) - NOW.timestamp())
+        waits.append(retry.retry_at(owner) - NOW.timestamp())
     assert waits == [5, 10, 20, 300]
     for reason in (Reason.SUSPENDED, Reason.PREEMPTED, Reason.RESIZED):
-        assert retrying.retry_at(build.in_phase(build.a_run(), "Queued", reason)) == 0
+        assert retry.retry_at(build.in_phase(build.a_run(), "Queued", reason)) == 0
 
 
 def test_a_node_that_refuses_again_and_again_is_asked_less_and_less_often():
@@ -261,7 +265,7 @@ def test_a_node_that_refuses_again_and_again_is_asked_less_and_less_often():
     waits = []
     for _ in range(3):
         build.in_phase(owner, "Queued", Reason.NODE_REFUSED)
-        waits.append(retrying.retry_at(owner) - NOW.timestamp())
+        waits.append(retry.retry_at(owner) - NOW.timestamp())
         build.in_phase(owner, "Starting")
         build.in_phase(owner, "Stopping", Reason.NODE_REFUSED)
     assert waits == [5, 10, 20]
@@ -272,7 +276,7 @@ def test_a_finished_run_is_deleted_after_its_time_to_live():
     assert plan(owner, after=60).wake == pytest.approx(3540)
     assert plan(owner, after=3600).delete_run
     kept = build.in_phase(build.a_run("job"), "Succeeded")
-    assert plan(kept, after=10**9) == runmachine.Plan()
+    assert plan(kept, after=10**9) == state_machine.Plan()
 
 
 def test_a_pod_that_outlived_its_run_is_stopped():
@@ -285,7 +289,9 @@ def test_the_history_keeps_the_last_fifty_steps():
     owner = build.a_run()
     for step in range(60):
         build.in_phase(owner, "Queued", f"step {step}")
-    patch = runs.status_patch(owner, runmachine.Move("Starting", "Assigned", "placed"), NOW)
+    patch = controller.status_patch(
+        owner, state_machine.Move("Starting", "Assigned", "placed"), NOW
+    )
     assert len(patch["history"]) == 50
     assert patch["history"][-1] == {
         "at": build.START, "from": "Queued", "to": "Starting", "reason": "Assigned",
@@ -325,7 +331,7 @@ def test_every_situation_has_an_allowed_next_step(
         present.append(leaving(made) if terminating else made)
     made = plan(owner, *present, epoch=epoch, after=seconds)
     if made.move is not None:
-        assert made.move.to in runmachine.ALLOWED[phase]
+        assert made.move.to in state_machine.ALLOWED[phase]
         assert made.move.reason
     if phase in run.FINISHED:
         assert made.move is None
@@ -338,16 +344,16 @@ def test_every_situation_has_an_allowed_next_step(
 # --- what is told while members do not start yet
 
 
-def hindered(owner: run.Run, **state) -> kubernetes.Pod:
+def hindered(owner: run.Run, **state) -> core.Pod:
     pod = build.pod(owner, "Pending")
-    status = kubernetes.ContainerStatus(name="worker", state=kubernetes.ContainerState(**state))
+    status = core.ContainerStatus(name="worker", state=core.ContainerState(**state))
     pod.status.container_statuses = [status]
     return pod
 
 
-def test_what_keeps_a_member_from_starting_is_told_once_and_taken_back():
+def test_the_cause_that_keeps_a_member_from_starting_is_set_once_and_cleared():
     owner = starting()
-    missing = kubernetes.ContainerStateWaiting("CreateContainerConfigError", "no Secret x")
+    missing = core.ContainerStateWaiting("CreateContainerConfigError", "no Secret x")
     told = plan(owner, hindered(owner, waiting=missing)).note
     assert told is not None
     assert "no Secret x" in told["message"]
@@ -358,14 +364,27 @@ def test_what_keeps_a_member_from_starting_is_told_once_and_taken_back():
     }
 
 
-def test_an_environment_that_takes_its_time_is_told():
+def test_a_slow_environment_build_is_reported():
     owner = starting()
     pod = build.pod(owner, "Pending")
-    since = kubernetes.ContainerStateRunning(build.START)
-    state = kubernetes.ContainerState(running=since)
-    pod.status.init_container_statuses = [kubernetes.ContainerStatus(name="prepare", state=state)]
+    since = core.ContainerStateRunning(build.START)
+    state = core.ContainerState(running=since)
+    pod.status.init_container_statuses = [core.ContainerStatus(name="prepare", state=state)]
     early = plan(owner, pod, after=0.5)
     assert (early.note, early.wake) == (None, 0.5)
     late = plan(owner, pod, after=1.5).note
     assert late is not None
-    assert "environment" in late["message"]
+    assert late["message"] == "installing packages and unpacking code"
+
+
+@pytest.mark.parametrize(("reason", "warns"), [("Completed", False), ("OOMKilled", True)])
+def test_a_run_that_succeeded_without_some_of_its_processes_says_so(reason, warns):
+    owner = running()
+    pod = build.pod(owner, "Succeeded")
+    terminated = core.ContainerStateTerminated(exit_code=0, reason=reason)
+    state = core.ContainerState(terminated=terminated)
+    pod.status.container_statuses = [core.ContainerStatus(name="c", state=state)]
+    move = plan(owner, pod).move
+    assert (move.to, move.reason) == ("Succeeded", Reason.COMPLETED)
+    assert (f"processes in {pod.name} were killed" in move.message) == warns
+    assert ("--memory" in move.message) == warns

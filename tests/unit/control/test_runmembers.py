@@ -5,20 +5,22 @@ import datetime
 import pytest
 
 from tests.unit.control import build
-from windlass.control import members, podrender, ports, runmachine, runs, runview
-from windlass.control.engine import Engine
-from windlass.kinds import kubernetes, run, times
+from windlass.control.model import attempts, members, ports, run_view
+from windlass.control.model.capabilities import Engine
+from windlass.control.runs import controller, state_machine
 from windlass.kinds.reasons import Reason
+from windlass.kinds.types import core, run
+from windlass.kinds.values import times
 
 NOW = times.parse(build.START)
 
 
-def plan(owner: run.Run, *pods: kubernetes.Pod, after: float = 0, nodes=None) -> runmachine.Plan:
+def plan(owner: run.Run, *pods: core.Pod, after: float = 0, nodes=None) -> state_machine.Plan:
     now = NOW + datetime.timedelta(seconds=after)
-    return runmachine.plan(runview.View(owner, pods, 1, now, nodes or {}))
+    return state_machine.plan(run_view.View(owner, pods, 1, now, nodes or {}))
 
 
-def moved(owner: run.Run, *pods: kubernetes.Pod, **more) -> tuple[str, str] | None:
+def moved(owner: run.Run, *pods: core.Pod, **more) -> tuple[str, str] | None:
     move = plan(owner, *pods, **more).move
     return (move.to, move.reason) if move else None
 
@@ -28,7 +30,7 @@ def running(replicas: int = 1, phase: str = "Running", resize: str = "live", **s
     return build.assigned(build.in_phase(build.a_run("job", role, **spec), phase))
 
 
-def all_pods(owner: run.Run, count: int, phase: str = "Running") -> list[kubernetes.Pod]:
+def all_pods(owner: run.Run, count: int, phase: str = "Running") -> list[core.Pod]:
     return [build.pod(owner, phase, index) for index in range(count)]
 
 
@@ -67,7 +69,7 @@ def test_a_live_run_notes_that_it_shrinks_and_then_lets_the_highest_go(phase):
     for pod in pods[2:]:
         pod.metadata.deletion_timestamp = build.START
         pod.status.phase = "Failed"
-    assert plan(owner, *pods) == runmachine.Plan()
+    assert plan(owner, *pods) == state_machine.Plan()
 
 
 def test_a_run_that_cannot_shrink_while_it_runs_starts_again():
@@ -114,7 +116,7 @@ def test_members_one_by_one_end_the_run_only_when_the_last_has_ended():
 # --- restarts -------------------------------------------------------------------------------------
 
 
-def restarting(restart: str, **more) -> tuple[run.Run, list[kubernetes.Pod]]:
+def restarting(restart: str, **more) -> tuple[run.Run, list[core.Pod]]:
     owner = running(2, restart=restart, **more)
     return owner, [build.pod(owner), build.pod(owner, "Failed", 1, exit_code=3)]
 
@@ -144,7 +146,7 @@ def test_what_was_noted_is_made_anew_after_a_pause_and_only_once(what, gone):
     assert [members.restart_of(pod) for pod in made] == [1] * len(gone)
     for pod in made:
         pod.status.phase = "Running"
-    assert plan(owner, *left, *made, after=5) == runmachine.Plan()
+    assert plan(owner, *left, *made, after=5) == state_machine.Plan()
 
 
 def test_a_member_that_fails_too_often_fails_the_run():
@@ -161,8 +163,8 @@ def test_a_lost_member_is_not_started_again_on_the_same_node():
 
 # --- nodes ----------------------------------------------------------------------------------------
 
-LOST = {"n1": runview.Node("lost", build.START)}
-GONE = {"n1": runview.Node("gone")}
+LOST = {"n1": run_view.Node("lost", 60.0)}
+GONE = {"n1": run_view.Node("gone")}
 
 
 @pytest.mark.parametrize("nodes", [LOST, GONE])
@@ -186,22 +188,22 @@ def test_members_that_ended_on_a_node_do_not_miss_it():
 def test_another_attempt_waits_until_pods_on_a_silent_node_are_given_up():
     owner = build.in_phase(running(), "Stopping", Reason.NODE_LOST)
     pod = build.pod(owner)
-    waiting = plan(owner, pod, nodes=LOST, after=299)
+    waiting = plan(owner, pod, nodes={"n1": run_view.Node("lost", 299.0)})
     assert (waiting.move, waiting.delete, waiting.force) == (None, (pod,), ())
     assert waiting.wake == pytest.approx(1)
-    given_up = plan(owner, pod, nodes=LOST, after=300)
+    given_up = plan(owner, pod, nodes={"n1": run_view.Node("lost", 300.0)})
     assert given_up.move is not None
     assert (given_up.move.to, given_up.force) == ("Queued", (pod,))
-    assert "n1, which is silent, may have run twice" in given_up.move.message
+    assert "n1, which does not report, may have run twice" in given_up.move.message
 
 
 def test_a_node_that_fell_silent_later_is_waited_for_from_then_on():
     owner = build.in_phase(running(), "Stopping", Reason.TIMEOUT)
-    later = {"n1": runview.Node("lost", "2026-01-01T10:10:00Z")}
+    later = {"n1": run_view.Node("lost", 1.0)}
     assert plan(owner, build.pod(owner), nodes=later, after=601).wake == pytest.approx(299)
 
 
-def test_pods_of_a_node_that_is_gone_hold_nobody_up_and_did_not_run_twice():
+def test_pods_of_a_lost_node_block_no_run_and_did_not_run_twice():
     owner = build.in_phase(running(), "Stopping", Reason.NODE_LOST)
     pod = build.pod(owner)
     made = plan(owner, pod, nodes=GONE)
@@ -242,15 +244,15 @@ def test_a_node_that_refuses_a_member_is_avoided_and_it_costs_nothing():
 # --- ports ----------------------------------------------------------------------------------------
 
 
-def seen(owner: run.Run, *pods: kubernetes.Pod, **setting) -> runmachine.Plan:
+def seen(owner: run.Run, *pods: core.Pod, **context) -> state_machine.Plan:
     engine = Engine(images=False, addresses="node")
-    view = runview.View(owner, pods, 1, NOW, {}, podrender.Setting(engine, **setting))
-    return runmachine.plan(view)
+    view = run_view.View(owner, pods, 1, NOW, {}, attempts.AttemptContext(engine, **context))
+    return state_machine.plan(view)
 
 
 @pytest.mark.parametrize("phase", ["Starting", "Running"])
 @pytest.mark.parametrize(("room", "restarts"), [(3, False), (2, True)])
-def test_who_grows_beyond_his_ports_starts_again(phase, room, restarts):
+def test_a_run_that_grows_beyond_its_ports_starts_again(phase, room, restarts):
     owner = running(3, phase)
     owner.status.members = {"worker": 2}
     block = ports.Block(20000, 1, (("worker", room),))
@@ -264,15 +266,15 @@ def test_who_grows_beyond_his_ports_starts_again(phase, room, restarts):
 
 def test_without_ports_a_run_says_so_once_and_can_be_stopped():
     owner = running(2, "Starting")
-    made = seen(owner, hindrance=podrender.Hindrance(words="no ports"))
+    made = seen(owner, blocked=attempts.BlockedReason(message="no ports"))
     assert made.note == {"reason": Reason.WAITING_FOR_CAPACITY, "message": "no ports"}
     owner.status.reason, owner.status.message = Reason.WAITING_FOR_CAPACITY, "no ports"
-    made = seen(owner, hindrance=podrender.Hindrance(words="no ports"))
+    made = seen(owner, blocked=attempts.BlockedReason(message="no ports"))
     assert (made.note, tuple(made.create), made.wake) == (None, (), 5.0)
     block = ports.Block(20000, 1, (("worker", 2),))
     assert seen(owner, ports=block).note == {"reason": "", "message": ""}
     owner.spec.stop = True
-    assert seen(owner, hindrance=podrender.Hindrance(words="no ports")).move.to == "Stopped"
+    assert seen(owner, blocked=attempts.BlockedReason(message="no ports")).move.to == "Stopped"
 
 
 # --- nodes that failed it -------------------------------------------------------------------------
@@ -287,7 +289,7 @@ def test_nodes_that_failed_it_are_forgotten_after_an_hour(after, kept):
     ]
     owner.status.avoid = ["n1", "n2"]
     now = NOW + datetime.timedelta(seconds=after)
-    move = runmachine.Move("Queued", Reason.CODE_FAILED, "", next_attempt=True)
-    assert runs.status_patch(owner, move, now).get("avoid", owner.status.avoid) == kept
-    blamed = runmachine.Move("Queued", Reason.NODE_LOST, "", next_attempt=True, avoid=("n1",))
-    assert runs.status_patch(owner, blamed, now)["avoid"] == [*(["n2"] if kept else []), "n1"]
+    move = state_machine.Move("Queued", Reason.CODE_FAILED, "", next_attempt=True)
+    assert controller.status_patch(owner, move, now).get("avoid", owner.status.avoid) == kept
+    blamed = state_machine.Move("Queued", Reason.NODE_LOST, "", next_attempt=True, avoid=("n1",))
+    assert controller.status_patch(owner, blamed, now)["avoid"] == [*(["n2"] if kept else []), "n1"]

@@ -9,15 +9,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.harness.waiting import until_async
 from tests.unit.control import build
 from tests.unit.control.faults import Crash, Fragile
-from windlass.control import podrender, ports, runs, runtime
-from windlass.control.engine import Engine
-from windlass.kinds import kubernetes, meta, run
+from windlass.control.model import attempts, pod_indexes, ports
+from windlass.control.model.capabilities import Engine
+from windlass.control.runs import controller, pod_template
+from windlass.control.runtime import concurrency
+from windlass.control.runtime.controller import DONE
+from windlass.kinds.types import core, meta, run
 from windlass.store import errors
 from windlass.store.embedded.api import Api
 from windlass.store.embedded.client import EmbeddedStore
-from windlass.store.reflector import Reflector
+from windlass.store.informer import Informer
 
 KEY = (build.NAMESPACE, "job")
 
@@ -25,12 +29,12 @@ KEY = (build.NAMESPACE, "job")
 @contextlib.asynccontextmanager
 async def controlling(store, *, live=True, write_to=None, **more):
     """The reconciler with a pod cache; `live=False`: a cache that sees no more changes."""
-    pods = Reflector(store, kubernetes.Pod, indexes={runs.POD_INDEX: runs.pod_index})
+    pods = Informer(store, core.Pod, indexes={pod_indexes.BY_RUN: pod_indexes.run_uid})
     async with pods:
         await pods.synced()
         if not live:
             await pods.stop()
-        yield runs.Runs(write_to or store, pods, lambda: 1, **more)
+        yield controller.Runs(write_to or store, pods, lambda: 1, **more)
 
 
 async def submit(store, *roles: run.Role, **spec) -> run.Run:
@@ -54,17 +58,17 @@ async def phase(store) -> str:
     return (await store.get(run.Run, "job", build.NAMESPACE)).status.phase
 
 
-async def all_pods(store) -> list[kubernetes.Pod]:
-    return (await store.list(kubernetes.Pod, build.NAMESPACE)).items
+async def all_pods(store) -> list[core.Pod]:
+    return (await store.list(core.Pod, build.NAMESPACE)).items
 
 
-async def report(store, pod: kubernetes.Pod, to: str, exit_code: int | None = None) -> None:
+async def report(store, pod: core.Pod, to: str, exit_code: int | None = None) -> None:
     status: dict = {"phase": to}
     if exit_code is not None:
         state = {"terminated": {"exitCode": exit_code, "reason": "Error"}}
         status["containerStatuses"] = [{"name": "worker", "state": state}]
     await store.patch(
-        kubernetes.Pod, pod.name, pod.namespace, patch={"status": status}, subresource="status"
+        core.Pod, pod.name, pod.namespace, patch={"status": status}, subresource="status"
     )
 
 
@@ -106,12 +110,12 @@ async def test_a_plain_run_costs_four_writes_of_its_object_and_one_of_each_pod(s
         for to in ("Running", "Succeeded"):
             for pod in await all_pods(store):
                 await report(store, pod, to, 0 if to == "Succeeded" else None)
-            await until(lambda to=to: all(p.status.phase == to for p in made._pods))
+            await until_async(lambda to=to: all(p.status.phase == to for p in made._pods))
             await made.reconcile(KEY)
             await made.reconcile(KEY)
     assert await phase(store) == "Succeeded"
     assert counted.writes == {"patch Run": 4, "create Pod": 2, "create Event": 2}
-    told = (await store.list(kubernetes.Event, build.NAMESPACE)).items
+    told = (await store.list(core.Event, build.NAMESPACE)).items
     assert sorted((event.type, event.reason) for event in told) == [
         ("Normal", "Started"), ("Normal", "Succeeded"),
     ]  # fmt: skip
@@ -130,7 +134,7 @@ async def test_with_a_ledger_a_plain_run_costs_no_more_and_says_what_its_members
         for to in ("Running", "Succeeded"):
             for pod in await all_pods(store):
                 await report(store, pod, to, 0 if to == "Succeeded" else None)
-            await until(lambda to=to: [p.status.phase for p in made._pods] == [to, to])
+            await until_async(lambda to=to: [p.status.phase for p in made._pods] == [to, to])
             await made.reconcile(KEY)
     assert counted.writes["patch Run"] == 4
     (held,) = (await store.get(run.Run, "job", build.NAMESPACE)).status.held
@@ -158,12 +162,6 @@ async def test_without_a_ledger_a_run_that_is_deleted_waits_for_none(store):
         await made.reconcile(KEY)
     with pytest.raises(errors.NotFound):
         await store.get(run.Run, "job", build.NAMESPACE)
-
-
-async def until(holds) -> None:
-    async with asyncio.timeout(5):
-        while not holds():
-            await asyncio.sleep(0.001)
 
 
 class Counted:
@@ -204,7 +202,7 @@ async def test_a_pod_of_that_name_of_another_owner_is_waited_for_never_adopted(s
         await assign(store)
         await made.reconcile(KEY)
         result = await made.reconcile(KEY)
-        assert "belongs to somebody else" in result.error
+        assert "of another owner" in result.error
         assert await phase(store) == "Starting"
 
 
@@ -222,7 +220,7 @@ async def test_a_phase_is_not_left_for_good_while_a_pod_unknown_to_the_cache_run
         assert await phase(store) == "Stopping"
     (pod,) = await all_pods(store)
     assert pod.metadata.deletion_timestamp
-    await store.delete(kubernetes.Pod, pod.name, pod.namespace, grace_seconds=0)
+    await store.delete(core.Pod, pod.name, pod.namespace, grace_seconds=0)
     async with controlling(store) as made:
         await made.reconcile(KEY)
     owner = await store.get(run.Run, "job", build.NAMESPACE)
@@ -246,7 +244,7 @@ async def test_a_pod_that_the_api_will_never_take_fails_the_run_with_its_words(s
 
 async def test_a_run_that_is_gone_needs_nothing(store):
     async with controlling(store) as made:
-        assert await made.reconcile((build.NAMESPACE, "never")) == runtime.DONE
+        assert await made.reconcile((build.NAMESPACE, "never")) == DONE
 
 
 async def test_a_finished_run_past_its_time_to_live_is_deleted(store):
@@ -271,7 +269,7 @@ async def test_whatever_crashes_the_run_ends_once_and_nothing_runs_on(
     store = EmbeddedStore(api)
     created: dict[str, str] = {}
     try:
-        await store.create(kubernetes.Namespace(metadata=meta.ObjectMeta(name=build.NAMESPACE)))
+        await store.create(core.Namespace(metadata=meta.ObjectMeta(name=build.NAMESPACE)))
         await submit(store, build.role(replicas=2), retries=run.Retries(limit=0))
         for writes, after in [*deaths, *[(10**9, False)] * 12]:
             fragile = Fragile(store)
@@ -293,11 +291,11 @@ async def test_whatever_crashes_the_run_ends_once_and_nothing_runs_on(
         await api.close()
 
 
-async def _play_node(store, pod: kubernetes.Pod, fails: bool) -> None:
+async def _play_node(store, pod: core.Pod, fails: bool) -> None:
     """What a node does next with a pod."""
     last = pod.metadata.labels[run.LABEL_INDEX] == "1"
     if pod.metadata.deletion_timestamp:
-        await store.delete(kubernetes.Pod, pod.name, pod.namespace, grace_seconds=0)
+        await store.delete(core.Pod, pod.name, pod.namespace, grace_seconds=0)
     elif pod.status.phase == "Pending":
         await report(store, pod, "Running")
     elif pod.status.phase == "Running" and (last or not fails):
@@ -308,8 +306,8 @@ async def test_a_run_that_gets_no_ports_says_so_and_starts_when_there_are_some(s
     engine = [Engine(images=False, addresses="node", ports=(20000, 20002))]
     other = build.assigned(build.a_run("other", build.role(replicas=2)))
     block = dataclasses.replace(ports.layout(other.spec), first=20000)
-    setting = podrender.Setting(engine[0], block)
-    pod = build.pod_of(other, other.spec.roles[0], 0, run.Member(node="n1"), setting)
+    context = attempts.AttemptContext(engine[0], block)
+    pod = build.pod_of(other, other.spec.roles[0], 0, run.Member(node="n1"), context)
     await store.create(pod)
     await submit(store, build.role(replicas=2))
     await assign(store)
@@ -324,7 +322,7 @@ async def test_a_run_that_gets_no_ports_says_so_and_starts_when_there_are_some(s
         assert again.metadata.resource_version == owner.metadata.resource_version
         engine[0] = Engine(images=False, addresses="node", ports=(20000, 20009))
         await made.reconcile(KEY)
-        await until(lambda: len(list(made._pods)) == 3)
+        await until_async(lambda: len(list(made._pods)) == 3)
     owner = await store.get(run.Run, "job", build.NAMESPACE)
     assert owner.status.reason == "Assigned"
 
@@ -334,7 +332,7 @@ async def test_thousands_of_members_do_not_hold_up_the_others(store, monkeypatch
     await submit(store, build.role(replicas=600))
     await assign(store)
     made_pods, turns = [], []
-    render = podrender._Pod.render
+    render = pod_template._Pod.render
 
     def counted(pod):
         made_pods.append(pod)
@@ -347,7 +345,7 @@ async def test_thousands_of_members_do_not_hold_up_the_others(store, monkeypatch
             turns.append(len(made_pods) - before)
             before = len(made_pods)
 
-    monkeypatch.setattr(podrender._Pod, "render", counted)
+    monkeypatch.setattr(pod_template._Pod, "render", counted)
     async with controlling(store, live=False) as made:
         beside = asyncio.create_task(others())
         await made.reconcile(KEY)
@@ -366,6 +364,6 @@ async def test_all_calls_are_made_though_some_fail():
         return number
 
     with pytest.raises(ValueError, match="1"):
-        await runs.all_of(call(number) for number in range(100))
+        await concurrency.all_of(call(number) for number in range(100))
     assert sorted(done) == list(range(100))
-    assert await runs.all_of(call(number) for number in (4, 2)) == [4, 2]
+    assert await concurrency.all_of(call(number) for number in (4, 2)) == [4, 2]

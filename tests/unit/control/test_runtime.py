@@ -4,8 +4,9 @@ import logging
 import pytest
 
 from tests.unit.control.timers import HandTimers
-from windlass.control import metrics, runtime
+from windlass.control.runtime import controller as runtime_controller
 from windlass.store import errors
+from windlass.telemetry import prometheus
 
 KEY = ("team", "a")
 
@@ -15,9 +16,9 @@ class Scripted:
 
     def __init__(self, *answers) -> None:
         self.answers = list(answers)
-        self.calls: list[runtime.Key] = []
+        self.calls: list[runtime_controller.Key] = []
 
-    async def __call__(self, key: runtime.Key) -> runtime.Result:
+    async def __call__(self, key: runtime_controller.Key) -> runtime_controller.Result:
         self.calls.append(key)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
@@ -27,13 +28,15 @@ class Scripted:
 
 def controller(reconcile, **options):
     timers = HandTimers()
-    registry = metrics.Registry()
-    made = runtime.Controller("test", reconcile, timers=timers, registry=registry, **options)
+    registry = prometheus.Registry()
+    made = runtime_controller.Controller(
+        "test", reconcile, timers=timers, registry=registry, **options
+    )
     return made, timers, registry
 
 
 async def test_done_leaves_nothing_queued():
-    work = Scripted(runtime.DONE)
+    work = Scripted(runtime_controller.DONE)
     made, timers, _ = controller(work)
     made.enqueue(KEY)
     await made.process_next()
@@ -43,7 +46,7 @@ async def test_done_leaves_nothing_queued():
 
 
 async def test_again_comes_back_after_its_time_and_not_before():
-    made, timers, _ = controller(Scripted(runtime.again(30), runtime.DONE))
+    made, timers, _ = controller(Scripted(runtime_controller.again(30), runtime_controller.DONE))
     made.enqueue(KEY)
     await made.process_next()
     timers.advance(29)
@@ -55,7 +58,7 @@ async def test_again_comes_back_after_its_time_and_not_before():
 @pytest.mark.parametrize(
     "answer",
     [
-        runtime.failed("no luck"),
+        runtime_controller.failed("no luck"),
         RuntimeError("bug"),
         errors.Unavailable("down"),
         errors.Conflict("changed"),
@@ -63,7 +66,7 @@ async def test_again_comes_back_after_its_time_and_not_before():
     ids=["failed", "bug", "api error", "conflict"],
 )
 async def test_whatever_fails_is_retried_with_back_off(answer):
-    made, timers, registry = controller(Scripted(answer, runtime.DONE))
+    made, timers, registry = controller(Scripted(answer, runtime_controller.DONE))
     made.enqueue(KEY)
     await made.process_next()
     assert made._queue.waiting() == 1
@@ -92,7 +95,11 @@ async def test_the_servers_retry_after_is_honoured():
 
 async def test_an_error_is_logged_once_until_it_changes(caplog):
     caplog.set_level(logging.INFO)
-    answers = [runtime.failed("one")] * 3 + [runtime.failed("two")] + [runtime.DONE]
+    answers = (
+        [runtime_controller.failed("one")] * 3
+        + [runtime_controller.failed("two")]
+        + [runtime_controller.DONE]
+    )
     made, timers, _ = controller(Scripted(*answers))
     made.enqueue(KEY)
     for _ in answers:
@@ -106,7 +113,7 @@ async def test_an_error_is_logged_once_until_it_changes(caplog):
 
 
 async def test_metrics_count_depth_latency_work_and_errors():
-    made, timers, registry = controller(Scripted(runtime.failed("no")))
+    made, timers, registry = controller(Scripted(runtime_controller.failed("no")))
     made.enqueue(KEY)
     made.enqueue(("team", "b"))
     timers.advance(3)
@@ -122,13 +129,13 @@ async def test_metrics_count_depth_latency_work_and_errors():
 async def test_stopping_lets_a_reconcile_that_began_finish():
     began, finish, finished = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def slow(_: runtime.Key) -> runtime.Result:
+    async def slow(_: runtime_controller.Key) -> runtime_controller.Result:
         began.set()
         await finish.wait()
         finished.set()
-        return runtime.DONE
+        return runtime_controller.DONE
 
-    made = runtime.Controller("test", slow)
+    made = runtime_controller.Controller("test", slow)
     made.enqueue(KEY)
     running = asyncio.create_task(made.run())
     await began.wait()
@@ -140,11 +147,11 @@ async def test_stopping_lets_a_reconcile_that_began_finish():
 
 
 async def test_two_workers_never_share_a_key():
-    active: set[runtime.Key] = set()
+    active: set[runtime_controller.Key] = set()
     seen = 0
     enough = asyncio.Event()
 
-    async def careful(key: runtime.Key) -> runtime.Result:
+    async def careful(key: runtime_controller.Key) -> runtime_controller.Result:
         nonlocal seen
         assert key not in active
         active.add(key)
@@ -154,9 +161,9 @@ async def test_two_workers_never_share_a_key():
         seen += 1
         if seen > 50:
             enough.set()
-        return runtime.DONE
+        return runtime_controller.DONE
 
-    made = runtime.Controller("test", careful, workers=4)
+    made = runtime_controller.Controller("test", careful, workers=4)
     for name in "abc":
         made.enqueue(("team", name))
     running = asyncio.create_task(made.run())
@@ -166,17 +173,17 @@ async def test_two_workers_never_share_a_key():
 
 
 async def test_resync_brings_every_key_back():
-    seen: list[runtime.Key] = []
+    seen: list[runtime_controller.Key] = []
     both = asyncio.Event()
 
-    async def note(key: runtime.Key) -> runtime.Result:
+    async def note(key: runtime_controller.Key) -> runtime_controller.Result:
         seen.append(key)
         if len(set(seen)) == 2:
             both.set()
-        return runtime.DONE
+        return runtime_controller.DONE
 
     keys = [("team", "a"), ("team", "b")]
-    made = runtime.Controller("test", note, keys=lambda: keys, resync=0.001)
+    made = runtime_controller.Controller("test", note, keys=lambda: keys, resync=0.001)
     running = asyncio.create_task(made.run())
     await both.wait()
     made.close()

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from tests.unit.control import build
-from windlass.control import members, picture, runtimeclasses, snapshots, starting
-from windlass.core import cycle, facts, state
-from windlass.kinds import clusterkinds, kubernetes, meta, run
+from windlass.control.convert import run_workloads, runtime_classes
+from windlass.control.model import members
+from windlass.control.runs import start_gate
+from windlass.control.scheduler import cache
+from windlass.core.cycle import cycle
+from windlass.core.model import types
+from windlass.core.snapshot import snapshot
 from windlass.kinds.reasons import Reason
+from windlass.kinds.types import cluster, core, meta, run
 
 NOW = 1767261600.0
 MI, GI = 1 << 20, 1 << 30
 
 
 def a_class(name: str = "kata", overhead: dict[str, str] | None = None, **where):
-    return clusterkinds.RuntimeClass(
+    return cluster.RuntimeClass(
         metadata=meta.ObjectMeta(name=name),
-        overhead=clusterkinds.RuntimeOverhead(pod_fixed=overhead) if overhead else None,
-        scheduling=clusterkinds.RuntimeScheduling(**where) if where else None,
+        overhead=cluster.RuntimeOverhead(pod_fixed=overhead) if overhead else None,
+        scheduling=cluster.RuntimeScheduling(**where) if where else None,
     )
 
 
@@ -26,26 +31,26 @@ def in_kata(name: str = "job", cpu: str = "1", **spec) -> run.Run:
 
 
 class World:
-    def __init__(self, *nodes: kubernetes.Node, classes=()) -> None:
-        self.seen = picture.Picture()
+    def __init__(self, *nodes: core.Node, classes=()) -> None:
+        self.seen = cache.SchedulerCache()
         self.seen.runtimes.watched = True
         for node in nodes:
-            self.seen.see_node("ADDED", None, node)
-        self.seen.see_queue("ADDED", None, build.a_queue())
+            self.seen.on_node("ADDED", None, node)
+        self.seen.on_queue("ADDED", None, build.a_queue())
         for each in classes:
-            self.seen.see_runtime("ADDED", None, each)
+            self.seen.on_runtime_class("ADDED", None, each)
 
     def submit(self, *owners: run.Run) -> None:
         for owner in owners:
-            self.seen.see_run("ADDED", None, owner)
+            self.seen.on_run("ADDED", None, owner)
 
-    def decide(self) -> facts.Decision:
-        self.seen.collect(NOW)
-        return cycle.decide(state.build(self.seen.facts()), NOW)
+    def decide(self) -> types.Decision:
+        self.seen.drain_changes(NOW)
+        return cycle.decide(snapshot.build(self.seen.facts()), NOW)
 
 
-def nodes_of(decision: facts.Decision) -> dict[str, list[str]]:
-    return {each.unit: [seat.node for seat in each.seats] for each in decision.placements}
+def nodes_of(decision: types.Decision) -> dict[str, list[str]]:
+    return {each.workload: [pod.node for pod in each.pods] for each in decision.placements}
 
 
 HEAVY = a_class(overhead={"cpu": "250m", "memory": "120Mi"})
@@ -55,9 +60,9 @@ def test_overhead_is_part_of_what_each_member_needs():
     world = World(build.node(cpu="4"), classes=[HEAVY])
     world.submit(in_kata())
     world.decide()
-    (unit,) = world.seen.facts().waiting
-    assert unit.roles[0].needs == {"cpu": 1250, "memory": GI + 120 * MI}
-    assert unit.roles[0].runtime == facts.Runtime("kata", (("cpu", 250), ("memory", 120 * MI)))
+    (workload,) = world.seen.facts().waiting
+    assert workload.roles[0].needs == {"cpu": 1250, "memory": GI + 120 * MI}
+    assert workload.roles[0].runtime == types.Runtime("kata", (("cpu", 250), ("memory", 120 * MI)))
 
 
 def test_a_node_is_not_filled_beyond_what_its_kubelet_admits():
@@ -111,13 +116,13 @@ def test_labels_of_the_run_and_of_its_runtime_must_both_hold():
     assert nodes_of(world.decide()) == {}
 
 
-def tainted(name: str = "n1") -> kubernetes.Node:
+def tainted(name: str = "n1") -> core.Node:
     node = build.node(name)
-    node.spec.taints = [kubernetes.Taint(key="kata", value="only", effect="NoSchedule")]
+    node.spec.taints = [core.Taint(key="kata", value="only", effect="NoSchedule")]
     return node
 
 
-TOLERANT = a_class(tolerations=[kubernetes.Toleration(key="kata", value="only")])
+TOLERANT = a_class(tolerations=[core.Toleration(key="kata", value="only")])
 
 
 def test_what_the_runtime_tolerates_its_members_do():
@@ -129,7 +134,7 @@ def test_what_the_runtime_tolerates_its_members_do():
 
 
 class Seen(dict):
-    """What a reflector shows."""
+    """What an informer shows."""
 
     def add_handler(self, handler) -> None:
         for each in self.values():
@@ -139,12 +144,12 @@ class Seen(dict):
 def test_before_pods_are_made_their_nodes_are_looked_at_with_the_runtimes_eyes():
     nodes = Seen(n1=tainted())
     owner = build.assigned(in_kata())
-    assert starting.Gate(None, nodes, runtimes=Seen(kata=TOLERANT)).closed(owner) == ""
-    assert starting.Gate(None, nodes, runtimes=Seen(kata=HEAVY)).closed(owner) == "n1"
+    assert start_gate.StartGate(None, nodes, runtimes=Seen(kata=TOLERANT)).closed(owner) == ""
+    assert start_gate.StartGate(None, nodes, runtimes=Seen(kata=HEAVY)).closed(owner) == "n1"
     away = a_class(node_selector={"kata": "yes"})
     plain = Seen(n1=build.node())
-    assert starting.Gate(None, plain, runtimes=Seen(kata=away)).closed(owner) == "n1"
-    assert starting.Gate(None, plain, runtimes=Seen(kata=HEAVY)).closed(owner) == ""
+    assert start_gate.StartGate(None, plain, runtimes=Seen(kata=away)).closed(owner) == "n1"
+    assert start_gate.StartGate(None, plain, runtimes=Seen(kata=HEAVY)).closed(owner) == ""
 
 
 def test_a_class_that_is_not_there_holds_the_run_until_it_is():
@@ -153,9 +158,9 @@ def test_a_class_that_is_not_there_holds_the_run_until_it_is():
     (verdict,) = world.decide().verdicts
     assert verdict.reason == Reason.ADMISSION_REFUSED
     assert "there is no RuntimeClass kata" in verdict.message
-    world.seen.see_runtime("ADDED", None, HEAVY)
+    world.seen.on_runtime_class("ADDED", None, HEAVY)
     assert nodes_of(world.decide()) == {"uid-job": ["n1"]}
-    world.seen.see_runtime("DELETED", HEAVY, None)
+    world.seen.on_runtime_class("DELETED", HEAVY, None)
     assert nodes_of(world.decide()) == {}
 
 
@@ -163,20 +168,20 @@ def test_a_class_that_changes_is_counted_anew():
     world = World(build.node(cpu="4"), classes=[HEAVY])
     world.submit(in_kata(cpu="4"))
     assert nodes_of(world.decide()) == {}
-    world.seen.see_runtime("MODIFIED", HEAVY, a_class())
+    world.seen.on_runtime_class("MODIFIED", HEAVY, a_class())
     assert nodes_of(world.decide()) == {"uid-job": ["n1"]}
 
 
-def test_where_nobody_looks_at_classes_none_is_missing():
-    found = runtimeclasses.RuntimeClasses().of(in_kata())
-    assert found == runtimeclasses.NOTHING
-    assert snapshots.read_unit(in_kata(), "q", runtime=found).held is None
+def test_without_an_informer_for_classes_none_is_missing():
+    found = runtime_classes.RuntimeClasses().of(in_kata())
+    assert found == runtime_classes.NOTHING
+    assert run_workloads.read_workload(in_kata(), "q", runtime=found).hold_reason is None
 
 
-def test_two_that_need_as_much_but_for_different_reasons_are_told_their_own():
+def test_two_with_equal_needs_for_different_reasons_get_their_own_message():
     world = World(build.node(cpu="1"), classes=[a_class(overhead={"cpu": "250m"})])
     world.submit(in_kata("own"), build.a_run("asked", build.role(cpu="1250m")))
-    told = {each.unit: each.message for each in world.decide().verdicts}
+    told = {each.workload: each.message for each in world.decide().verdicts}
     assert "RuntimeClass kata" in told["uid-own"]
     assert "RuntimeClass" not in told["uid-asked"]
 
@@ -191,6 +196,6 @@ def test_a_node_that_refused_such_a_member_is_held_back_for_the_next():
     assert members.failure(refused)[0] is Reason.NODE_REFUSED
     owner.status.attempt = 1
     world.submit(owner)
-    world.seen.see_pod("ADDED", None, refused)
+    world.seen.on_pod("ADDED", None, refused)
     assert nodes_of(world.decide()) == {}
-    assert world.seen.held_back_until() is not None
+    assert world.seen.rejected_until() is not None

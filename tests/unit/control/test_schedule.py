@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.control import schedule
-from windlass.kinds import cronrun, run
+from windlass.control.cron import schedule
+from windlass.kinds.types import cronrun, run
 
 UTC = datetime.UTC
 

@@ -8,30 +8,27 @@ import threading
 import pytest
 
 from tests.unit.control import build
-from windlass.control import leader, metrics, pace, scheduler
-from windlass.control.engine import Engine
-from windlass.core import invariants
-from windlass.kinds import kubernetes, meta, queue, run, times
+from windlass.control.model.capabilities import NAMESPACE, Engine
+from windlass.control.runtime import leader_election
+from windlass.control.runtime.informers import InformerFactory
+from windlass.control.scheduler import loop as scheduler_loop
+from windlass.control.scheduler import rate_limit, status_writer
+from windlass.core.invariants import invariants
+from windlass.kinds.types import core, meta, run
+from windlass.kinds.values import times
 from windlass.store import errors
-from windlass.store.reflector import Reflector
+from windlass.telemetry import prometheus
 
 
 @contextlib.asynccontextmanager
 async def scheduling(store, epoch=1, *, live=True, write_to=None, **more):
-    """A scheduler whose reflectors are in sync; `live=False`: and then see no more changes."""
-    kinds = (kubernetes.Node, kubernetes.Pod, run.Run, queue.Queue)
-    reflectors = [Reflector(store, kind) for kind in kinds]
-    async with contextlib.AsyncExitStack() as stack:
-        for reflector in reflectors:
-            await stack.enter_async_context(reflector)
-            await reflector.synced()
+    """A scheduler whose informers are in sync; `live=False`: and then see no more changes."""
+    informers = InformerFactory(store)
+    made = scheduler_loop.Scheduler(write_to or store, informers, epoch=epoch, **more)
+    async with informers:
         if not live:
-            for reflector in reflectors:
-                await reflector.stop()
-        nodes, pods, runs, queues = reflectors
-        yield scheduler.Scheduler(
-            write_to or store, nodes=nodes, pods=pods, runs=runs, queues=queues, epoch=epoch, **more
-        )
+            await informers.stop()
+        yield made
 
 
 async def setup(store, *runs: run.Run, cpu="4", extra=None) -> None:
@@ -72,7 +69,7 @@ async def test_the_verdict_is_written_when_it_changes_and_only_then(store):
     assert again.metadata.resource_version == first.metadata.resource_version
 
 
-async def test_room_just_given_away_is_not_given_again_before_the_reflector_shows_it(store):
+async def test_room_just_given_away_is_not_given_again_before_the_informer_shows_it(store):
     runs = [build.a_run(name, build.role(cpu="3")) for name in ("a", "b")]
     await setup(store, *runs)
     async with scheduling(store, live=False) as made:
@@ -107,7 +104,7 @@ async def test_a_new_leader_withdraws_room_on_a_node_that_is_gone_and_decides_an
     await setup(store, build.a_run())
     async with scheduling(store, epoch=1) as made:
         await made.cycle()
-    await store.delete(kubernetes.Node, "n1")
+    await store.delete(core.Node, "n1")
     await store.create(build.node("n2"))
     async with scheduling(store, epoch=2) as made:
         await made.cycle()
@@ -137,9 +134,9 @@ async def test_a_run_that_failed_waits_for_its_time_and_asks_for_the_wake(store)
 
 async def test_a_leader_whose_term_is_over_writes_nothing(store):
     await setup(store, build.a_run())
-    over = leader.Guarded(store, leader.Term(1, ends=0.0, clock=lambda: 1.0))
+    over = leader_election.Guarded(store, leader_election.Term(1, ends=0.0, clock=lambda: 1.0))
     async with scheduling(store, write_to=over) as made:
-        with pytest.raises(leader.LeadershipLostError):
+        with pytest.raises(leader_election.LeadershipLostError):
             await made.cycle()
     assert (await status(store)).assignment is None
 
@@ -160,7 +157,7 @@ async def test_a_form_that_no_node_grants_is_impossible(store):
         await made.cycle()
     told = await status(store)
     assert (told.reason, told.assignment) == ("Impossible", None)
-    assert told.message.startswith("no node says who grants shares of gpu")
+    assert told.message.startswith("no node grants shares of gpu")
 
 
 async def test_room_given_to_a_run_that_is_held_before_it_starts_is_taken_back(store):
@@ -218,24 +215,24 @@ async def test_words_are_paced_and_assignments_are_not(store):
             return len([1 for owner in waiting if (await status(store, owner.name)).reason])
 
         assert await made.cycle() is not None
-        assert await told() == scheduler.WORDS_BESIDE
+        assert await told() == status_writer.REASONS_BESIDE_STARTS
         given = [(await status(store, owner.name)).assignment for owner in small]
         assert None not in given
         for _ in range(2):
             await made.cycle()
-            assert await told() == scheduler.WORDS_PER_SECOND
+            assert await told() == status_writer.REASONS_PER_SECOND
         clock[0] = 1.0
         await made.cycle()
         assert await told() == len(waiting)
 
 
-async def test_everybody_is_told_in_the_end_though_nothing_changes(store):
+async def test_every_workload_gets_its_reason_in_the_end_though_nothing_changes(store):
     clock = [0.0]
-    count = scheduler.MOST_WORDS + 30
+    count = status_writer.MOST_PENDING + 30
     waiting = [build.a_run(f"w{number}", build.role(cpu="64")) for number in range(count)]
     await setup(store, *waiting)
     async with scheduling(store, live=False, clock=lambda: clock[0]) as made:
-        seconds = math.ceil(count / scheduler.WORDS_PER_SECOND)
+        seconds = math.ceil(count / status_writer.REASONS_PER_SECOND)
         for second in range(seconds):
             clock[0] = float(second)
             await made.cycle()
@@ -243,18 +240,20 @@ async def test_everybody_is_told_in_the_end_though_nothing_changes(store):
     assert untold == []
 
 
-async def test_where_very_many_wait_whom_to_tell_is_found_out_now_and_then(store, monkeypatch):
-    monkeypatch.setattr(scheduler, "INLINE_UNITS", 0)
+async def test_with_very_many_waiting_workloads_reasons_are_updated_periodically(
+    store, monkeypatch
+):
+    monkeypatch.setattr(scheduler_loop, "INLINE_WORKLOADS", 0)
     clock, moment = [5.0], [times.now()]
     await setup(store, build.a_run("first", build.role(cpu="64")))
     async with scheduling(store, live=False, clock=lambda: clock[0], now=lambda: moment[0]) as made:
         await made.cycle()
         assert (await status(store, "first")).reason
         late = await store.create(build.a_run("late", build.role(cpu="64")))
-        made._picture.see_run("ADDED", None, late)
+        made._cache.on_run("ADDED", None, late)
         again = await made.cycle()
         assert not (await status(store, "late")).reason
-        clock[0] += pace.WORDS_EVERY
+        clock[0] += rate_limit.REASONS_EVERY
         moment[0] = times.from_unix(again)
         await made.cycle()
         assert (await status(store, "late")).reason
@@ -269,7 +268,7 @@ async def test_what_changed_under_our_hands_is_decided_again_though_it_asks_for_
         )
         await made.cycle()
         assert (await status(store)).assignment is None
-        made._picture.see_run("MODIFIED", seen, newer)
+        made._cache.on_run("MODIFIED", seen, newer)
         await made.cycle()
     assert (await status(store)).assignment is not None
 
@@ -279,14 +278,14 @@ class Decisions:
 
     def __init__(self, monkeypatch, meanwhile=lambda: None) -> None:
         self.threads: list[threading.Thread] = []
-        real = scheduler.core.run
+        real = scheduler_loop.core.run
 
         def spied(*args):
             self.threads.append(threading.current_thread())
             meanwhile()
             return real(*args)
 
-        monkeypatch.setattr(scheduler.core, "run", spied)
+        monkeypatch.setattr(scheduler_loop.core, "run", spied)
 
 
 async def test_nothing_is_decided_again_when_nothing_changed_that_counts(store, monkeypatch):
@@ -294,10 +293,10 @@ async def test_nothing_is_decided_again_when_nothing_changed_that_counts(store, 
     await setup(store, build.a_run("job", build.role(cpu="64")))
     async with scheduling(store, live=False) as made:
         await made.cycle()
-        made._picture.see_node("MODIFIED", None, build.node())
+        made._cache.on_node("MODIFIED", None, build.node())
         await made.cycle()
         assert len(decisions.threads) == 1
-        made._picture.see_node("MODIFIED", None, build.node(cpu="100"))
+        made._cache.on_node("MODIFIED", None, build.node(cpu="100"))
         await made.cycle()
     assert len(decisions.threads) == 2
     assert (await status(store)).assignment is not None
@@ -325,7 +324,7 @@ async def test_what_could_not_be_written_is_decided_again(store):
 async def test_a_large_cluster_is_decided_in_a_thread_and_changes_meanwhile_are_kept(
     store, monkeypatch
 ):
-    monkeypatch.setattr(scheduler, "INLINE_NODES", 0)
+    monkeypatch.setattr(scheduler_loop, "INLINE_NODES", 0)
     loop, held = asyncio.get_running_loop(), None
     await setup(store, build.a_run())
     async with scheduling(store, live=False) as made:
@@ -338,7 +337,7 @@ async def test_a_large_cluster_is_decided_in_a_thread_and_changes_meanwhile_are_
             done = threading.Event()
 
             def change() -> None:
-                made._picture.see_run("MODIFIED", seen, held)
+                made._cache.on_run("MODIFIED", seen, held)
                 done.set()
 
             loop.call_soon_threadsafe(change)
@@ -353,7 +352,7 @@ async def test_a_large_cluster_is_decided_in_a_thread_and_changes_meanwhile_are_
 
 
 async def test_a_decision_that_breaks_a_rule_is_counted_and_logged(store, monkeypatch, caplog):
-    registry = metrics.Registry()
+    registry = prometheus.Registry()
     await setup(store, build.a_run())
     async with scheduling(store, registry=registry) as made:
         await made.cycle()
@@ -362,7 +361,7 @@ async def test_a_decision_that_breaks_a_rule_is_counted_and_logged(store, monkey
         assert "windlass_invariant_violations_total{" not in text
         found = [("I1", "node n1 is given out twice")]
         monkeypatch.setattr(invariants, "broken", lambda *_: found)
-        made._picture.see_node("MODIFIED", None, build.node(cpu="100"))
+        made._cache.on_node("MODIFIED", None, build.node(cpu="100"))
         await made.cycle()
     assert 'windlass_invariant_violations_total{invariant="I1"} 1' in registry.render()
     assert "node n1 is given out twice" in caplog.text
@@ -371,13 +370,10 @@ async def test_a_decision_that_breaks_a_rule_is_counted_and_logged(store, monkey
 async def test_what_the_engine_cannot_do_is_said_at_once_and_taken_back_when_it_can(store):
     image = run.Environment(image="pytorch")
     await setup(store, build.a_run("job", environment=image))
-    name = meta.ObjectMeta(name="engine", namespace=build.NAMESPACE)
-    facts = await store.create(
-        kubernetes.ConfigMap(metadata=name, data=Engine(images=False).data())
-    )
-    watched = Reflector(store, kubernetes.ConfigMap, build.NAMESPACE)
-    async with watched, scheduling(store, engine=watched) as made:
-        await watched.synced()
+    await store.create(core.Namespace(metadata=meta.ObjectMeta(name=NAMESPACE)))
+    name = meta.ObjectMeta(name="engine", namespace=NAMESPACE)
+    facts = await store.create(core.ConfigMap(metadata=name, data=Engine(images=False).data()))
+    async with scheduling(store) as made:
         await made.cycle()
         told = await status(store)
         assert (told.assignment, told.reason) == (None, "Unsupported")

@@ -3,43 +3,45 @@
 import pytest
 
 from tests.unit.control import build
-from windlass.control import members, nodefacts, picture, podrender, snapshots
-from windlass.core import facts
-from windlass.kinds import kubernetes, run
+from windlass.control.convert import node_facts, run_workloads
+from windlass.control.model import members, unsupported
+from windlass.control.scheduler import cache
+from windlass.core.model import types
 from windlass.kinds.reasons import Reason
+from windlass.kinds.types import core, run
 
 GI = 1 << 30
 NOW = 1767261600.0 + 3600
 """An hour after build.START."""
 
 
-def taken(runs=(), pods=(), nodes=None, queues=None) -> facts.Facts:
+def taken(runs=(), pods=(), nodes=None, queues=None) -> types.ClusterFacts:
     """The facts of all these objects."""
-    seen = picture.Picture()
+    seen = cache.SchedulerCache()
     for node in [build.node()] if nodes is None else nodes:
-        seen.see_node("ADDED", None, node)
+        seen.on_node("ADDED", None, node)
     for each in [build.a_queue()] if queues is None else queues:
-        seen.see_queue("ADDED", None, each)
+        seen.on_queue("ADDED", None, each)
     for owner in runs:
-        seen.see_run("ADDED", None, owner)
+        seen.on_run("ADDED", None, owner)
     for pod in pods:
-        seen.see_pod("ADDED", None, pod)
-    seen.collect(NOW)
+        seen.on_pod("ADDED", None, pod)
+    seen.drain_changes(NOW)
     return seen.facts()
 
 
-def used_cpu(told: facts.Facts) -> int:
+def used_cpu(told: types.ClusterFacts) -> int:
     return sum(
-        {role.name: role for role in each.unit.roles}[seat.role].needs.get("cpu", 0)
+        {role.name: role for role in each.workload.roles}[pod.role].needs.get("cpu", 0)
         for each in told.running
-        for seat in each.seats
-        if seat.node == "n1"
+        for pod in each.pods
+        if pod.node == "n1"
     )
 
 
-def held_devices(told: facts.Facts) -> dict[str, list[str]]:
+def held_devices(told: types.ClusterFacts) -> dict[str, list[str]]:
     return {
-        each.unit.key: [grant.device for seat in each.seats for grant in seat.grants]
+        each.workload.key: [grant.device for pod in each.pods for grant in pod.grants]
         for each in told.running
     }
 
@@ -49,8 +51,8 @@ def holding(name="job", phase="Running", devices=None, *roles, **spec) -> run.Ru
     return build.assigned(owner, devices=devices)
 
 
-def unit_of(owner: run.Run) -> facts.Unit:
-    return snapshots.read_unit(owner, "default")
+def workload_of(owner: run.Run) -> types.Workload:
+    return run_workloads.read_workload(owner, "default")
 
 
 # --- nodes
@@ -58,7 +60,7 @@ def unit_of(owner: run.Run) -> facts.Unit:
 
 def test_what_a_node_has_is_counted_in_integers():
     extra = {"pods": "110", "hugepages-2Mi": "4Mi", "windlass.dev/gpu": "2"}
-    node = nodefacts.read_node(build.node(cpu="3500m", extra=extra))
+    node = node_facts.read_node(build.node(cpu="3500m", extra=extra))
     assert node.allocatable == {
         "cpu": 3500, "memory": 16 * GI, "pods": 110, "hugepages-2Mi": 4 << 20,
     }  # fmt: skip
@@ -83,7 +85,7 @@ def test_what_a_node_has_is_counted_in_integers():
     ],
 )  # fmt: skip
 def test_devices_are_counted_from_extended_resources(extra, labels, devices):
-    node = nodefacts.read_node(build.node(extra=extra, labels=labels))
+    node = node_facts.read_node(build.node(extra=extra, labels=labels))
     assert [(each.id, each.kind, each.model) for each in node.devices] == devices
     assert all(each.forms == {"whole"} for each in node.devices)
 
@@ -102,7 +104,7 @@ def test_devices_are_counted_from_extended_resources(extra, labels, devices):
 )
 def test_how_much_memory_a_device_has_is_what_its_node_says(labels, mebibytes):
     for resource in ("windlass.dev/gpu", "nvidia.com/gpu"):
-        node = nodefacts.read_node(build.node(extra={resource: "2"}, labels=labels))
+        node = node_facts.read_node(build.node(extra={resource: "2"}, labels=labels))
         assert [each.memory for each in node.devices] == [mebibytes] * 2
 
 
@@ -115,8 +117,10 @@ def test_how_much_memory_a_device_has_is_what_its_node_says(labels, mebibytes):
     ],
 )
 def test_how_far_shares_are_kept_apart_is_what_the_node_offers(offers, isolation):
-    node = build.node(extra={"windlass.dev/gpu": "1"}, annotations={nodefacts.CAPABILITIES: offers})
-    (device,) = nodefacts.read_node(node).devices
+    node = build.node(
+        extra={"windlass.dev/gpu": "1"}, annotations={node_facts.CAPABILITIES: offers}
+    )
+    (device,) = node_facts.read_node(node).devices
     assert device.isolation == isolation
 
 
@@ -130,13 +134,13 @@ def test_how_far_shares_are_kept_apart_is_what_the_node_offers(offers, isolation
     ],
 )
 def test_where_a_node_stands_is_read_from_its_labels(labels, path):
-    assert nodefacts.read_node(build.node(labels=labels)).path == path
+    assert node_facts.read_node(build.node(labels=labels)).path == path
 
 
 def test_the_levels_can_be_others():
     levels = {"block": "example.com/block", "rack": "example.com/rack"}
     node = build.node(labels={"example.com/block": "b", "example.com/rack": "r"})
-    assert nodefacts.read_node(node, levels).path == ("b", "r")
+    assert node_facts.read_node(node, levels).path == ("b", "r")
 
 
 def test_a_node_that_is_not_ready_or_cordoned_is_not_open():
@@ -149,7 +153,7 @@ def test_a_node_that_is_not_ready_or_cordoned_is_not_open():
 # --- queues
 
 
-def test_what_queues_promise_is_counted_in_the_units_of_nodes():
+def test_guarantees_of_queues_are_counted_as_nodes_count():
     amounts = {"cpu": "8", "memory": "2Gi", "gpu": 3, "gpu/h100": "1", "pods": 7}
     (queue,) = taken(queues=[build.a_queue(limit=amounts, guarantee={"gpu": 2}, lend={"gpu": 0})]
                      ).queues  # fmt: skip
@@ -160,16 +164,16 @@ def test_what_queues_promise_is_counted_in_the_units_of_nodes():
 
 def test_how_a_queue_goes_about_it_is_taken_over():
     spec = {"parent": "top", "weight": 3, "order": "fair", "strict": True, "reserve": 2}
-    queue = snapshots.read_queue(build.a_queue("q", min_runtime="10m", max_priority=70, **spec))
+    queue = run_workloads.read_queue(build.a_queue("q", min_runtime="10m", max_priority=70, **spec))
     assert {name: getattr(queue, name) for name in spec} == spec
     assert (queue.min_runtime, queue.max_priority) == (600.0, 70)
 
 
-def test_a_queue_that_does_not_say_promises_as_suits_its_order():
+def test_a_queue_without_the_field_reserves_as_suits_its_order():
     orders = ("fifo", "shortest", "attained")
-    queues = [snapshots.read_queue(build.a_queue("q", order=order)) for order in orders]
-    assert [(each.promises, each.patient) for each in queues] == [
-        (1, False), (1, True), (0, False),
+    queues = [run_workloads.read_queue(build.a_queue("q", order=order)) for order in orders]
+    assert [(each.max_reservations, each.delays_reservations) for each in queues] == [
+        (1, False), (1, True), (1, True),
     ]  # fmt: skip
 
 
@@ -184,7 +188,7 @@ def test_the_queue_is_named_or_owns_the_namespace_or_is_the_default():
 # --- who waits, and for what
 
 
-def test_who_waits():
+def test_waiting_workloads():
     waiting = build.in_phase(build.a_run("waiting"), "Queued")
     held = build.in_phase(build.a_run("held", suspend=True), "Queued")
     ended = build.in_phase(build.a_run("ended"), "Failed")
@@ -192,36 +196,41 @@ def test_who_waits():
     build.assigned(again)
     again.status.attempt = 1
     told = taken([waiting, held, ended, again, holding("holding")])
-    waits = {unit.key: unit for unit in told.waiting}
+    waits = {workload.key: workload for workload in told.waiting}
     assert waits.keys() == {"uid-waiting", "uid-held", "uid-again"}
-    assert waits["uid-held"].held == (Reason.SUSPENDED, "held by spec.suspend")
-    assert waits["uid-waiting"].held is None
+    assert waits["uid-held"].hold_reason == (Reason.SUSPENDED, "suspended by spec.suspend")
+    assert waits["uid-waiting"].hold_reason is None
     assert waits["uid-again"].not_before > 0
 
 
 def test_elastic_roles_give_the_least_and_the_most():
-    unit = unit_of(build.a_run("e", build.role(replicas=4, min_replicas=2), build.role("head")))
-    assert [(r.name, r.least, r.most) for r in unit.roles] == [("worker", 2, 4), ("head", 1, 1)]
-    assert unit.roles[0].needs == {"cpu": 1000, "memory": GI}
+    workload = workload_of(
+        build.a_run("e", build.role(replicas=4, min_replicas=2), build.role("head"))
+    )
+    assert [(r.name, r.min_count, r.max_count) for r in workload.roles] == [
+        ("worker", 2, 4),
+        ("head", 1, 1),
+    ]
+    assert workload.roles[0].needs == {"cpu": 1000, "memory": GI}
 
 
 @pytest.mark.parametrize(
     ("device", "request_"),
     [
-        ({}, facts.DeviceRequest("gpu", 1)),
+        ({}, types.DeviceRequest("gpu", 1)),
         ({"count": 4, "models": ["h100", "a100"]},
-         facts.DeviceRequest("gpu", 4, models=("h100", "a100"))),
-        ({"share": "1/4"}, facts.DeviceRequest("gpu", ratio=4)),
+         types.DeviceRequest("gpu", 4, models=("h100", "a100"))),
+        ({"share": "1/4"}, types.DeviceRequest("gpu", ratio=4)),
         ({"share": "2/8", "isolation": "hard"},
-         facts.DeviceRequest("gpu", ratio=4, isolation="hard")),
+         types.DeviceRequest("gpu", ratio=4, isolation="hard")),
         ({"memory": "8Gi", "compute": 25, "isolation": "soft"},
-         facts.DeviceRequest("gpu", compute=250, memory=8192, isolation="soft")),
-        ({"memory": "1500k"}, facts.DeviceRequest("gpu", memory=2)),
+         types.DeviceRequest("gpu", compute=250, memory=8192, isolation="soft")),
+        ({"memory": "1500k"}, types.DeviceRequest("gpu", memory=2)),
     ],
 )  # fmt: skip
 def test_devices_are_asked_for_in_one_form(device, request_):
-    unit = unit_of(build.a_run("d", build.role(devices=[run.Device(kind="gpu", **device)])))
-    assert unit.roles[0].devices == (request_,)
+    workload = workload_of(build.a_run("d", build.role(devices=[run.Device(kind="gpu", **device)])))
+    assert workload.roles[0].devices == (request_,)
 
 
 def test_placement_is_taken_over():
@@ -234,38 +243,44 @@ def test_placement_is_taken_over():
     )  # fmt: skip
     devices = [run.Device(kind="gpu"), run.Device(kind="rdma")]
     plain = build.role("plain")
-    unit = unit_of(build.a_run("p", build.role(devices=devices), plain, placement=placement))
-    assert (unit.pack, unit.topology, unit.held) == (
-        "spread", facts.Topology("rack", required=True), None,
+    workload = workload_of(
+        build.a_run("p", build.role(devices=devices), plain, placement=placement)
+    )
+    assert (workload.pack, workload.topology, workload.hold_reason) == (
+        "spread", types.Topology("rack", required=True), None,
     )  # fmt: skip
-    assert [role.bundle for role in unit.roles] == ["numa", ""]
-    assert unit.roles[0].constraint == facts.Constraint(
+    assert [role.bundle for role in workload.roles] == ["numa", ""]
+    assert workload.roles[0].constraint == types.Constraint(
         selector=(("a", "1"), ("b", "2")),
         tolerations=(
-            facts.Toleration("windlass.dev/only", "Exists"), facts.Toleration("k", "Exists"),
+            types.Toleration("windlass.dev/only", "Exists"), types.Toleration("k", "Exists"),
         ),
     )  # fmt: skip
 
 
-def test_who_asks_and_how_long_it_takes_is_taken_over():
+def test_user_and_expected_duration_are_converted():
     duration = run.Durations(expected="90m")
     owner = build.a_run("w", user="alice", priority=70, preemptible=False, duration=duration)
     owner.metadata.creation_timestamp = build.START
-    unit = unit_of(owner)
-    assert (unit.user, unit.namespace, unit.kin) == ("alice", "team", "team/alice")
-    assert (unit.priority, unit.preemptible, unit.expected) == (70, False, 5400.0)
-    assert unit.submitted == NOW - 3600
+    workload = workload_of(owner)
+    assert (workload.user, workload.namespace, workload.history_key) == (
+        "alice",
+        "team",
+        "team/alice",
+    )
+    assert (workload.priority, workload.preemptible, workload.expected) == (70, False, 5400.0)
+    assert workload.submitted == NOW - 3600
 
 
 def test_what_earlier_attempts_had_is_added_up():
     owner = build.a_run()
     for minute, phase in enumerate(["Queued", "Starting", "Running", "Stopping", "Queued"]):
         build.in_phase(owner, phase, at=f"2026-01-01T10:{minute * 10:02}:00Z")
-    assert unit_of(owner).attained == 600.0
-    assert snapshots.ran(owner) is None
+    assert workload_of(owner).attained == 600.0
+    assert run_workloads.ran(owner) is None
     build.in_phase(owner, "Running", at="2026-01-01T11:00:00Z")
     build.in_phase(owner, "Succeeded", at="2026-01-01T11:05:00Z")
-    assert snapshots.ran(owner) == 900.0
+    assert run_workloads.ran(owner) == 900.0
 
 
 LEVEL = "spec.placement.topology.level block: nodes here are known by zone, rack, node"
@@ -283,7 +298,7 @@ LEVEL = "spec.placement.topology.level block: nodes here are known by zone, rack
     ],
 )  # fmt: skip
 def test_what_no_engine_can_do_yet_is_said_not_ignored(spec, says):
-    assert unit_of(build.a_run("a", **spec)).held == (Reason.UNSUPPORTED, says)
+    assert workload_of(build.a_run("a", **spec)).hold_reason == (Reason.UNSUPPORTED, says)
 
 
 @pytest.mark.parametrize(
@@ -298,13 +313,13 @@ def test_what_no_engine_can_do_yet_is_said_not_ignored(spec, says):
 def test_a_bundle_is_about_all_devices_of_a_role(devices, bundle, says):
     role = build.role(devices=[run.Device(kind=kind) for kind in devices])
     placement = run.Placement(bundle=run.Bundle(within="numa", devices=bundle))
-    assert podrender.unsupported(build.a_run("a", role, placement=placement).spec) == says
+    assert unsupported.unsupported(build.a_run("a", role, placement=placement).spec) == says
 
 
 def test_a_share_that_is_not_one_over_a_number_is_refused():
     role = build.role(devices=[run.Device(kind="gpu", share="3/8")])
     says = "spec.roles[].devices[].share 3/8: write it as 1 over a number"
-    assert podrender.unsupported(build.a_run("a", role).spec) == says
+    assert unsupported.unsupported(build.a_run("a", role).spec) == says
 
 
 # --- who holds what
@@ -320,7 +335,7 @@ def test_an_assignment_holds_its_room_before_any_pod_exists():
 def test_a_pod_and_its_assignment_are_one_member():
     owner = holding()
     told = taken([owner], [build.pod(owner)])
-    assert [each.unit.key for each in told.running] == ["uid-job"]
+    assert [each.workload.key for each in told.running] == ["uid-job"]
     assert used_cpu(told) == 1000
 
 
@@ -331,7 +346,7 @@ def test_a_pod_of_an_earlier_attempt_counts_until_it_is_gone():
     build.assigned(owner)
     told = taken([owner], [old])
     assert used_cpu(told) == 2000
-    assert {each.unit.queue for each in told.running} == {"default"}
+    assert {each.workload.queue for each in told.running} == {"default"}
 
 
 def test_a_terminating_pod_of_a_finished_run_counts_and_an_ended_one_does_not():
@@ -343,21 +358,25 @@ def test_a_terminating_pod_of_a_finished_run_counts_and_an_ended_one_does_not():
 
 
 def test_other_peoples_pods_count_by_their_requests_in_no_queue():
-    pod = build.foreign_pod(cpu="1500m")
+    pod = build.external_pod(cpu="1500m")
     pod.spec.containers.append(pod.spec.containers[0])
     pod.spec.overhead = {"cpu": "250m"}
     (told,) = taken([], [pod]).running
-    assert told.unit.roles[0].needs == {"cpu": 3250}
-    assert (told.unit.key, told.unit.queue, told.unit.preemptible) == ("pod/x", "", False)
+    assert told.workload.roles[0].needs == {"cpu": 3250}
+    assert (told.workload.key, told.workload.queue, told.workload.preemptible) == (
+        "pod/x",
+        "",
+        False,
+    )
     assert told.leaving == ()
 
 
 def test_of_init_containers_the_largest_counts_but_those_that_stay_add_up():
-    pod = build.foreign_pod(cpu="1")
+    pod = build.external_pod(cpu="1")
 
-    def before(cpu: str, policy: str | None = None) -> kubernetes.Container:
-        resources = kubernetes.ResourceRequirements(requests={"cpu": cpu})
-        return kubernetes.Container(name="i", resources=resources, restart_policy=policy)
+    def before(cpu: str, policy: str | None = None) -> core.Container:
+        resources = core.ResourceRequirements(requests={"cpu": cpu})
+        return core.Container(name="i", resources=resources, restart_policy=policy)
 
     pod.spec.init_containers = [before("3"), before("2")]
     assert members.pod_amounts(pod) == {"cpu": 3000}
@@ -374,15 +393,15 @@ def test_a_run_that_runs_wants_as_many_as_its_user_does():
     owner = elastic(held=2)
     owner.spec.roles[0].replicas = 5
     (told,) = taken([owner]).running
-    assert [(role.least, role.most) for role in told.unit.roles] == [(1, 5)]
+    assert [(role.min_count, role.max_count) for role in told.workload.roles] == [(1, 5)]
 
 
 def test_a_run_that_stops_gives_all_of_it_back():
     told = taken([holding(phase="Stopping")]).running[0]
     assert told.leaving == (("worker", 0),)
-    for wish in ("stop", "suspend"):
+    for request in ("stop", "suspend"):
         owner = holding()
-        setattr(owner.spec, wish, True)
+        setattr(owner.spec, request, True)
         assert taken([owner]).running[0].leaving == (("worker", 0),)
 
 
@@ -406,7 +425,7 @@ def test_a_run_that_starts_again_at_another_size_takes_its_room_along():
     build.in_phase(owner, "Queued", "Resized")
     owner.status.attempt = 1
     told = taken([owner])
-    assert [seat.index for seat in told.running[0].seats] == [0, 1, 2]
+    assert [pod.index for pod in told.running[0].pods] == [0, 1, 2]
     assert (told.running[0].leaving, told.waiting) == ((), ())
     owner.spec.suspend = True
     assert (taken([owner]).running, len(taken([owner]).waiting)) == ((), 1)
@@ -417,17 +436,17 @@ def test_members_that_need_not_run_together_give_back_their_room_when_they_end()
     gang = build.a_run("e", role, placement=run.Placement(gang=False))
     owner = build.assigned(build.in_phase(gang, "Running"))
     (told,) = taken([owner], [build.pod(owner, "Succeeded"), build.pod(owner, index=1)]).running
-    assert [seat.index for seat in told.seats] == [1, 2]
-    assert (told.unit.gang, told.unit.roles[0].most) == (False, 2)
+    assert [pod.index for pod in told.pods] == [1, 2]
+    assert (told.workload.gang, told.workload.roles[0].max_count) == (False, 2)
 
 
 def test_nodes_that_failed_a_run_are_tried_last():
     owner = build.in_phase(build.a_run(), "Queued")
     owner.status.avoid = ["n2", "n1"]
-    (unit,) = taken([owner]).waiting
-    (dislike,) = unit.roles[0].prefers
+    (workload,) = taken([owner]).waiting
+    (dislike,) = workload.roles[0].prefers
     assert (dislike.match[0].key, dislike.match[0].values) == ("metadata.name", ("n1", "n2"))
-    assert dislike.points < 0
+    assert dislike.weight < 0
 
 
 def test_a_queues_minimum_runtime_protects_its_runs():
@@ -435,13 +454,13 @@ def test_a_queues_minimum_runtime_protects_its_runs():
     assert facts_then.running[0].protected_until == facts_then.running[0].started + 7200
 
 
-def test_what_is_promised_to_a_run_that_waits_is_known():
+def test_the_reservation_of_a_waiting_run_is_known():
     owner = build.in_phase(build.a_run("job", build.role(replicas=2)), "Queued")
     owner.status.nomination = build.assigned(
         build.a_run("job", build.role(replicas=2))
     ).status.assignment
     (told,) = taken([owner]).nominations
-    assert [(seat.role, seat.index, seat.node) for seat in told.seats] == [
+    assert [(pod.role, pod.index, pod.node) for pod in told.pods] == [
         ("worker", 0, "n1"), ("worker", 1, "n1"),
     ]  # fmt: skip
     owner.status.attempt = 1
@@ -463,22 +482,22 @@ GPU_NODE = build.node(extra={"windlass.dev/gpu": "4"})
 @pytest.mark.parametrize(
     ("requests", "grants", "names"),
     [
-        ((facts.DeviceRequest("gpu", 2), facts.DeviceRequest("rdma")),
-         (facts.Grant("gpu/1"), facts.Grant("gpu/3"), facts.Grant("rdma/0")),
+        ((types.DeviceRequest("gpu", 2), types.DeviceRequest("rdma")),
+         (types.Grant("gpu/1"), types.Grant("gpu/3"), types.Grant("rdma/0")),
          ["gpu/1", "gpu/3", "rdma/0"]),
-        ((facts.DeviceRequest("gpu", ratio=4),), (facts.Grant("gpu/0", "ratio", 250, 0, 4),),
+        ((types.DeviceRequest("gpu", ratio=4),), (types.Grant("gpu/0", "ratio", 250, 0, 4),),
          ["gpu/0:250"]),
-        ((facts.DeviceRequest("gpu", compute=300, memory=64),),
-         (facts.Grant("gpu/0", "share", 300, 64),), ["gpu/0:300:64Mi"]),
-        ((facts.DeviceRequest("gpu", memory=8192),),
-         (facts.Grant("gpu/0", "share", 0, 8192),), ["gpu/0:0:8192Mi"]),
-        ((facts.DeviceRequest("gpu", compute=300),),
-         (facts.Grant("gpu/0", "share", 300),), ["gpu/0:300"]),
+        ((types.DeviceRequest("gpu", compute=300, memory=64),),
+         (types.Grant("gpu/0", "share", 300, 64),), ["gpu/0:300:64Mi"]),
+        ((types.DeviceRequest("gpu", memory=8192),),
+         (types.Grant("gpu/0", "share", 0, 8192),), ["gpu/0:0:8192Mi"]),
+        ((types.DeviceRequest("gpu", compute=300),),
+         (types.Grant("gpu/0", "share", 300),), ["gpu/0:300"]),
     ],
 )  # fmt: skip
 def test_what_a_member_was_granted_is_read_back_from_its_names(requests, grants, names):
-    assert snapshots.device_names(grants) == names
-    assert snapshots.read_grants(requests, names) == grants
+    assert run_workloads.device_names(grants) == names
+    assert run_workloads.read_grants(requests, names) == grants
 
 
 def test_a_pod_that_lingers_keeps_the_devices_it_was_given():
@@ -501,11 +520,11 @@ def test_a_pod_that_lingers_keeps_its_share_of_a_device(device, name, grant):
     owner = holding("job", "Failed", [name], build.role(devices=[device]))
     pod = build.pod(owner, devices=[name])
     (left,) = taken([owner], [pod], nodes=[GPU_NODE]).running
-    ((held,),) = (seat.grants for seat in left.seats)
+    ((held,),) = (assigned.grants for assigned in left.pods)
     assert (held.device, held.form, held.compute, held.memory) == ("gpu/0", *grant)
     # Its Run may be gone before it is: then it is what its name says.
     (left,) = taken([], [pod], nodes=[GPU_NODE]).running
-    ((held,),) = (seat.grants for seat in left.seats)
+    ((held,),) = (assigned.grants for assigned in left.pods)
     assert (held.device, held.compute, held.memory) == ("gpu/0", *grant[1:])
 
 
@@ -517,13 +536,13 @@ def test_a_pod_asks_for_a_vendors_device_by_the_vendors_name():
 
 def test_devices_that_others_hold_without_a_name_are_not_those_that_are_named():
     owner = holding("job", "Running", ["gpu/3"], GPU_ROLE)
-    pods = [build.foreign_pod("a", gpu="1"), build.foreign_pod("b", gpu="1")]
+    pods = [build.external_pod("a", gpu="1"), build.external_pod("b", gpu="1")]
     told = taken([owner], pods, nodes=[GPU_NODE])
     assert held_devices(told) == {"uid-job": ["gpu/3"], "pod/a": ["gpu/2"], "pod/b": ["gpu/1"]}
 
 
 def test_more_devices_than_there_are_cannot_be_held():
-    told = taken([], [build.foreign_pod("a", gpu="9")], nodes=[GPU_NODE])
+    told = taken([], [build.external_pod("a", gpu="9")], nodes=[GPU_NODE])
     assert held_devices(told) == {"pod/a": ["gpu/3", "gpu/2", "gpu/1", "gpu/0"]}
 
 
@@ -535,22 +554,22 @@ def test_more_devices_than_there_are_cannot_be_held():
     [
         ("3.6", 1_000_000), ("0.0000036", 1), (" 36 ", 10_000_000), ("1e3", 277_777_778),
         ("", 0), ("free", 0), ("-1", 0), ("NaN", 0), ("Infinity", 0), ("1e999999", 0),
-        ("999999999999", facts.MOST_PRICE),
+        ("999999999999", types.MOST_PRICE),
     ],
 )  # fmt: skip
 def test_a_price_is_read_in_billionths_a_second_and_one_that_is_none_is_not_known(said, price):
-    node = build.node(annotations={nodefacts.PRICE: said})
-    assert nodefacts.read_node(node).price == price
+    node = build.node(annotations={node_facts.PRICE: said})
+    assert node_facts.read_node(node).price == price
 
 
 def test_prices_and_capabilities_are_annotations_or_labels():
     node = build.node(
-        labels={nodefacts.PRICE: "3.6", nodefacts.CAPABILITIES: "shares"},
-        annotations={nodefacts.CAPABILITIES: "shares, isolation:hard,"},
+        labels={node_facts.PRICE: "3.6", node_facts.CAPABILITIES: "shares"},
+        annotations={node_facts.CAPABILITIES: "shares, isolation:hard,"},
     )
-    fact = nodefacts.read_node(node)
+    fact = node_facts.read_node(node)
     assert (fact.price, fact.capabilities) == (1_000_000, {"shares", "isolation:hard"})
-    assert nodefacts.read_node(build.node()).capabilities == frozenset()
+    assert node_facts.read_node(build.node()).capabilities == frozenset()
 
 
 def test_what_a_run_requires_and_prefers_of_nodes_is_read():
@@ -558,9 +577,9 @@ def test_what_a_run_requires_and_prefers_of_nodes_is_read():
         capabilities=["shares"],
         prefer=[run.NodePreference(selector={"disk": "ssd", "zone": "a"}, weight=-3)],
     )
-    (role,) = snapshots.read_unit(
+    (role,) = run_workloads.read_workload(
         build.a_run(placement=run.Placement(nodes=choice)), "default"
     ).roles
     assert role.constraint.capabilities == {"shares"}
-    match = (facts.Requirement("disk", "In", ("ssd",)), facts.Requirement("zone", "In", ("a",)))
-    assert role.prefers == (facts.Preference(match, -3),)
+    match = (types.Requirement("disk", "In", ("ssd",)), types.Requirement("zone", "In", ("a",)))
+    assert role.prefers == (types.Preference(match, -3),)

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from windlass.control import summaries
-from windlass.kinds import kubernetes, meta
+from windlass.control.scheduler import event_summaries
+from windlass.kinds.types import core, meta
 
 
-def pod(number: int, owner: str = "") -> kubernetes.Pod:
+def pod(number: int, owner: str = "") -> core.Pod:
     owned = [meta.OwnerReference("batch/v1", "Job", owner, f"uid-{owner}", controller=True)]
     metadata = meta.ObjectMeta(
         name=f"p{number}", namespace="team", uid=f"u{number}",
         owner_references=owned if owner else None,
     )  # fmt: skip
-    return kubernetes.Pod(metadata=metadata, spec=kubernetes.PodSpec(containers=[]))
+    return core.Pod(metadata=metadata, spec=core.PodSpec(containers=[]))
 
 
 async def told(store) -> dict[str, str]:
-    found = (await store.list(kubernetes.Event, "team")).items
+    found = (await store.list(core.Event, "team")).items
     assert all(each.reason == "Scheduled" for each in found)
     return {f"{e.involved_object.kind} {e.involved_object.name}": e.message for e in found}
 
 
 async def test_all_pods_of_an_owner_are_one_event(store):
-    placed = summaries.Summaries(store)
+    placed = event_summaries.Summaries(store)
     for number in range(100):
         placed.note(pod(number, "train"), f"n{number % 5}")
     placed.note(pod(200, "other"), "n9")
     for number in (300, 301):
         placed.note(pod(number), "n7")
-    await placed.tell()
+    await placed.publish()
     assert await told(store) == {
         "Job train": "placed 100 of its pods on n0, n1, n2 and 2 more nodes",
         "Job other": "placed on n9",
@@ -37,10 +37,10 @@ async def test_all_pods_of_an_owner_are_one_event(store):
 
 
 async def test_however_many_owners_there_are_few_events_are_written_at_once(store):
-    placed = summaries.Summaries(store)
-    for number in range(summaries.MOST + 7):
+    placed = event_summaries.Summaries(store)
+    for number in range(event_summaries.MOST + 7):
         placed.note(pod(number, f"job-{number}"), "n1")
-    await placed.tell()
-    assert len(await told(store)) == summaries.MOST
-    await placed.tell()
-    assert len(await told(store)) == summaries.MOST + 7
+    await placed.publish()
+    assert len(await told(store)) == event_summaries.MOST
+    await placed.publish()
+    assert len(await told(store)) == event_summaries.MOST + 7

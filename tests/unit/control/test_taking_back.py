@@ -1,12 +1,21 @@
 """Who gives room to whom, from the decision to the pods: nominations, evictions, growth."""
 
+import dataclasses
+import re
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.control import build
 from tests.unit.control.world import World
-from windlass.kinds import kubernetes, meta, run
+from windlass.cli.commands.jobs import ps
+from windlass.cli.lib.output import Output
+from windlass.control.explain import narrative, preemptions
+from windlass.control.scheduler import assignment
+from windlass.core.model import types
+from windlass.kinds.types import core, meta, run
+from windlass.kinds.values import times
 from windlass.store.embedded.api import Api
 from windlass.store.embedded.client import EmbeddedStore
 
@@ -33,14 +42,32 @@ async def test_a_better_run_is_nominated_first_and_starts_when_the_room_is_free(
     assert (high.nomination.attempt, high.nomination.epoch) == (0, world.epoch)
     assert low.eviction is not None
     assert low.eviction.by == (await world.run("high")).uid
+    assert low.eviction.reason == "preempted by run high (priority 90 > 10)"
     await world.live()
     low = await world.status("low")
     assert (low.phase, low.reason) == ("Stopping", "Preempted")
+    [stopping] = await told_of_preemption(world, "low", "high", seen=True)
+    assert stopping.startswith("It is being preempted by run high (priority 90, own 10). ")
     assert (await world.status("high")).assignment is None
     await world.go(3)
     high, low = await world.status("high"), await world.status("low")
     assert (high.phase, high.nomination) == ("Running", None)
     assert (low.phase, low.attempt, low.retries) == ("Queued", 1, 0)
+    [queued] = await told_of_preemption(world, "low", "high", seen=True)
+    assert re.fullmatch(
+        r"It was preempted \S+ ago by run high \(priority 90, own 10\)\. "
+        r"It starts again, from its last checkpoint, when there is capacity\.",
+        queued,
+    )
+    [hidden] = await told_of_preemption(world, "low", "high", seen=False)
+    assert " ago by a run of others. " in hidden
+    assert "high" not in hidden
+    assert await told_of_preemption(world, "high", "low", seen=True) == []
+
+
+async def told_of_preemption(world: World, name: str, other: str, *, seen: bool) -> list[str]:
+    by = await world.run(other)
+    return preemptions.sentences(await world.run(name), {by.uid: by}.get, lambda _: seen, world.now)
 
 
 async def test_a_preempted_run_starts_again_when_there_is_room(world):
@@ -68,7 +95,7 @@ async def test_room_that_was_given_and_not_used_yet_is_taken_back_at_once(world)
     assert (await world.status("low")).assignment is None
 
 
-async def test_an_eviction_whose_gainer_went_away_is_withdrawn_if_nobody_acted_on_it(world):
+async def test_an_eviction_whose_preemptor_is_gone_is_withdrawn_if_it_is_not_carried_out(world):
     await world.submit("low", cpu="4", priority=10)
     await world.go(2)
     await world.submit("high", cpu="4", priority=90)
@@ -93,7 +120,7 @@ async def test_an_eviction_that_was_acted_on_is_not_withdrawn(world):
     assert (low.phase, low.attempt, low.eviction) == ("Running", 1, None)
 
 
-async def test_a_nomination_that_nobody_was_evicted_for_is_thought_over(world):
+async def test_a_nomination_without_victims_is_decided_again(world):
     await world.submit("low", cpu="4", priority=10)
     await world.go(2)
     await world.submit("high", cpu="4", priority=90)
@@ -117,6 +144,12 @@ async def test_an_elastic_run_shrinks_before_it_is_stopped_and_grows_again(world
     assert [pod.metadata.labels[run.LABEL_INDEX] for pod in await world.pods("wide")] == ["0", "1"]
     assert status.attempt == (0 if resize == "live" else 1)
     assert (status.phase, status.eviction, status.members) == ("Running", None, {"worker": 2})
+    row = narrative.row(narrative.Row(await world.run("wide"), "default"))
+    assert (row["members"], row["minReplicas"], row["replicas"]) == (2, 1, 4)
+    [shown] = ps.lines(Output(), {"items": [row], "waiting": 0}, everywhere=False)[1:]
+    assert " 2/1..4 " in shown
+    assert ("attempt 1 " in shown) == (status.attempt == 1)
+    assert "attempt 2" not in shown
     await world.go(20)
     status = await world.status("wide")
     assert (await world.status("high")).phase == "Succeeded"
@@ -141,7 +174,7 @@ async def test_an_elastic_run_gives_room_to_several_in_one_decision(world):
     assert (wide.members, wide.eviction, wide.attempt) == ({"worker": 1}, None, 0)
 
 
-async def test_who_comes_while_a_run_shrinks_makes_it_shrink_further(world):
+async def test_a_run_submitted_while_another_shrinks_makes_it_shrink_further(world):
     world.stubborn = True
     await world.submit("wide", 4, min_replicas=1, resize="live", priority=10)
     await world.go(2)
@@ -251,14 +284,14 @@ deaths = st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_s
 
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(deaths=deaths, resize=st.sampled_from(["live", "restart"]), stubborn=st.booleans())
-async def test_whatever_crashes_everybody_gets_room_in_turn_and_nobody_too_much(
+async def test_whatever_crashes_every_run_is_placed_in_turn_and_none_gets_too_much(
     deaths, resize, stubborn, tmp_path_factory
 ):
     """Each life dies at one of its writes; World checks capacity and attempts all the time."""
     api = await Api.open(tmp_path_factory.mktemp("crash") / "store.db")
     store = EmbeddedStore(api)
     try:
-        await store.create(kubernetes.Namespace(metadata=meta.ObjectMeta(name=build.NAMESPACE)))
+        await store.create(core.Namespace(metadata=meta.ObjectMeta(name=build.NAMESPACE)))
         world = await laid_out(store, nodes=2)
         world.stubborn = stubborn
         world.lengths = {"wide": 20, "low": 6, "high": 4, "late": 2, "loose": 3}
@@ -294,7 +327,7 @@ async def test_whatever_crashes_no_member_fails_more_often_than_its_run_allows(
     api = await Api.open(tmp_path_factory.mktemp("crash") / "store.db")
     store = EmbeddedStore(api)
     try:
-        await store.create(kubernetes.Namespace(metadata=meta.ObjectMeta(name=build.NAMESPACE)))
+        await store.create(core.Namespace(metadata=meta.ObjectMeta(name=build.NAMESPACE)))
         world = await laid_out(store, nodes=2)
         world.pace, world.lengths["job"] = 25, 5
         retries = run.Retries(limit=4, causes=["NodeLost", "Failed"])
@@ -315,3 +348,23 @@ async def test_whatever_crashes_no_member_fails_more_often_than_its_run_allows(
         assert status.restarts + status.retries <= fails + 1
     finally:
         await api.close()
+
+
+def test_only_readers_of_its_namespace_learn_the_name_of_a_preemptor() -> None:
+    owner, high = build.a_run("low"), build.a_run("high")
+    reason = "preempted by a workload of queue q (priority 90 > 10)"
+    eviction = types.Eviction("low", (("worker", 0),), "high", reason)
+
+    def written(preemptor: run.Run | None, why: str = reason) -> str:
+        changed = dataclasses.replace(eviction, reason=why)
+        owner.status.phase = "Running"
+        patch = assignment.evict(owner, changed, times.now(), preemptor)
+        return str(patch["eviction"]["reason"])
+
+    assert written(high) == "preempted by run high (priority 90 > 10)"
+    assert written(None) == reason
+    reclaimed = "reclaimed by queue b, which is guaranteed it"
+    assert written(high, reclaimed) == f"{reclaimed}; run high starts there"
+    high.metadata.namespace = "other"
+    assert written(high) == "preempted by a run of another team (priority 90 > 10)"
+    assert written(high, reclaimed) == reclaimed

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.control.timers import HandTimers
-from windlass.control.workqueue import Backoff, WorkQueue
+from windlass.control.runtime.workqueue import Backoff, WorkQueue
 
 
 def queue_with(timers: HandTimers | None = None, **options) -> tuple[WorkQueue[str], HandTimers]:

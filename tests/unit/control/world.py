@@ -12,11 +12,15 @@ from collections import Counter
 
 from tests.unit.control import build
 from tests.unit.control.faults import Crash, Fragile
-from windlass.control import members, runs, scheduler
-from windlass.control import nodes as nodes_of
-from windlass.kinds import kubernetes, queue, run, times
+from windlass.control.model import members
+from windlass.control.runs import controller as runs_controller
+from windlass.control.runs import node_lifecycle as nodes_of
+from windlass.control.runtime.informers import InformerFactory
+from windlass.control.scheduler import loop
+from windlass.kinds.types import core, run
+from windlass.kinds.types.run import Run, RunStatus
+from windlass.kinds.values import times
 from windlass.store import errors
-from windlass.store.reflector import Reflector
 
 HORIZON = 10**9
 
@@ -47,25 +51,16 @@ class World:
         self.epoch += 1
         fragile = Fragile(self.store)
         fragile.writes_left, fragile.after = writes, after
-        kinds = (kubernetes.Node, kubernetes.Pod, run.Run, queue.Queue)
-        async with contextlib.AsyncExitStack() as stack:
-            seen = []
-            for kind in kinds:
-                indexes = {runs.POD_INDEX: runs.pod_index} if kind is kubernetes.Pod else {}
-                seen.append(
-                    await stack.enter_async_context(Reflector(self.store, kind, indexes=indexes))
-                )
-                await seen[-1].synced()
-            nodes, pods, owners, queues = seen
-            made = scheduler.Scheduler(
-                fragile, nodes=nodes, pods=pods, runs=owners, queues=queues, epoch=self.epoch,
-                now=lambda: self.now, clock=self._clock,
-            )  # fmt: skip
-            silence = nodes_of.Silence(nodes, self._clock)
-            controller = runs.Runs(
-                fragile, pods, lambda: self.epoch, silence=silence, now=lambda: self.now,
-                clock=self._clock,
-            )  # fmt: skip
+        seen = InformerFactory(self.store)
+        made = loop.Scheduler(
+            fragile, seen, epoch=self.epoch, now=lambda: self.now, clock=self._clock
+        )
+        nodes = nodes_of.NodeStates(seen.nodes, self._clock)
+        controller = runs_controller.Runs(
+            fragile, seen.pods, lambda: self.epoch, nodes=nodes, now=lambda: self.now,
+            clock=self._clock,
+        )  # fmt: skip
+        async with seen:
             with contextlib.suppress(Crash):
                 for _ in range(cycles):
                     self.now += datetime.timedelta(seconds=self.pace)
@@ -87,14 +82,14 @@ class World:
             if pod.spec.node_name not in self.silent:
                 await self._play(pod)
 
-    async def _play(self, pod: kubernetes.Pod) -> None:
+    async def _play(self, pod: core.Pod) -> None:
         labels = pod.metadata.labels
         owner = labels[run.LABEL_RUN]
         self._turns[pod.uid] += 1
         if pod.metadata.deletion_timestamp:
             if not self.stubborn or self._turns[pod.uid] % 2:
                 self.processes.pop(pod.uid, None)
-                await self.store.delete(kubernetes.Pod, pod.name, pod.namespace, grace_seconds=0)
+                await self.store.delete(core.Pod, pod.name, pod.namespace, grace_seconds=0)
         elif pod.status.phase == "Pending":
             self.worked.setdefault(owner, set()).add(pod.uid)
             self.processes[pod.uid] = (owner, labels[run.LABEL_ATTEMPT], pod.spec.node_name)
@@ -114,7 +109,7 @@ class World:
         ready = {"type": "Ready", "status": "Unknown" if silent else "True",
                  "lastTransitionTime": times.seconds(self.now)}  # fmt: skip
         await self.store.patch(
-            kubernetes.Node, node, patch={"status": {"conditions": [ready]}}, subresource="status"
+            core.Node, node, patch={"status": {"conditions": [ready]}}, subresource="status"
         )
 
     async def go(self, turns: int) -> None:
@@ -130,7 +125,7 @@ class World:
         """No node holds more than it has, and no two attempts of a Run overlap."""
         allocatable = {
             node.name: members.read_amounts(node.status.allocatable)["cpu"]
-            for node in (await self.store.list(kubernetes.Node)).items
+            for node in (await self.store.list(core.Node)).items
         }
         used: Counter[str] = Counter()
         for pod in await self.pods():
@@ -158,24 +153,24 @@ class World:
     async def patch(self, name: str, spec: dict) -> None:
         await self.store.patch(run.Run, name, build.NAMESPACE, patch={"spec": spec})
 
-    async def run(self, name: str) -> run.Run:
+    async def run(self, name: str) -> Run:
         return await self.store.get(run.Run, name, build.NAMESPACE)
 
-    async def status(self, name: str) -> run.RunStatus:
+    async def status(self, name: str) -> RunStatus:
         return (await self.run(name)).status
 
-    async def runs(self) -> list[run.Run]:
+    async def runs(self) -> list[Run]:
         return (await self.store.list(run.Run)).items
 
-    async def pods(self, name: str = "") -> list[kubernetes.Pod]:
-        found = (await self.store.list(kubernetes.Pod, build.NAMESPACE)).items
+    async def pods(self, name: str = "") -> list[core.Pod]:
+        found = (await self.store.list(core.Pod, build.NAMESPACE)).items
         return [pod for pod in found if not name or pod.metadata.labels[run.LABEL_RUN] == name]
 
-    async def _report(self, pod: kubernetes.Pod, to: str, code: int | None = None) -> None:
+    async def _report(self, pod: core.Pod, to: str, code: int | None = None) -> None:
         status: dict = {"phase": to}
         if code is not None:
             state = {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}}
             status["containerStatuses"] = [{"name": "worker", "state": state}]
         await self.store.patch(
-            kubernetes.Pod, pod.name, pod.namespace, patch={"status": status}, subresource="status"
+            core.Pod, pod.name, pod.namespace, patch={"status": status}, subresource="status"
         )

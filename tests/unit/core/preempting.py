@@ -3,19 +3,29 @@
 import dataclasses
 from collections import Counter
 
-from windlass.core import cycle, roster, state
-from windlass.core.facts import (
+from windlass.core.cycle import cycle
+from windlass.core.model.types import (
+    ClusterFacts,
     Device,
     DeviceRequest,
-    Facts,
     Grant,
     Node,
+    PodAssignment,
     Policy,
     Queue,
     Role,
     Running,
-    Seat,
-    Unit,
+    Workload,
+)
+from windlass.core.snapshot import running_index
+from windlass.core.snapshot.snapshot import (
+    Nominated,
+    NominationGone,
+    ReservationsPut,
+    RunningPut,
+    WaitingPut,
+    apply,
+    build,
 )
 
 NOW = 10_000.0
@@ -34,99 +44,99 @@ def role(members: int = 1, gpus: int = 1, most: int | None = None, cpu: int = 1,
     return Role("w", members, most or members, {"cpu": cpu * 1000}, devices, **more)
 
 
-def unit(key: str, queue: str, members: int = 1, gpus: int = 1, **more) -> Unit:
+def workload(key: str, queue: str, members: int = 1, gpus: int = 1, **more) -> Workload:
     of_role = {
         name: more.pop(name) for name in ("most", "cpu", "constraint", "ports") if name in more
     }
-    return Unit(key, queue, (role(members, gpus, **of_role),), **more)
+    return Workload(key, queue, (role(members, gpus, **of_role),), **more)
 
 
 class World:
     """Facts that follow decisions: what is decided happens, victims go and queue again."""
 
     def __init__(self, nodes, queues, policy=Policy(), levels=("rack",)):  # noqa: B008
-        self.snapshot = state.build(Facts(tuple(nodes), tuple(queues), levels=levels))
+        self.snapshot = build(ClusterFacts(tuple(nodes), tuple(queues), levels=levels))
         self.policy, self.now = policy, NOW
         self.decision = None
 
-    def wait(self, *units: Unit) -> "World":
-        state.apply(self.snapshot, [state.Waits(each) for each in units])
+    def wait(self, *workloads: Workload) -> "World":
+        apply(self.snapshot, [WaitingPut(each) for each in workloads])
         return self
 
-    def start(self, *units: Unit, **more) -> "World":
+    def start(self, *workloads: Workload, **more) -> "World":
         """They run, wherever the core itself puts them."""
-        for each in units:
+        for each in workloads:
             self.wait(each)
             found = cycle.decide(self.snapshot, self.now, Policy(preempt=False, reclaim=False))
-            seats = {p.unit: p.seats for p in found.placements}[each.key]
+            pods = {p.workload: p.pods for p in found.placements}[each.key]
             facts = {"started": self.now - 3600, **more}
-            state.apply(self.snapshot, [state.Holds(Running(each, seats, **facts))])
+            apply(self.snapshot, [RunningPut(Running(each, pods, **facts))])
         return self
 
-    def run(self, each: Unit, *where: str, **more) -> "World":
+    def run(self, each: Workload, *where: str, **more) -> "World":
         """It runs on these nodes, on the first devices that nobody holds there."""
-        seats = []
+        pods = []
         for index, name in enumerate(where):
             held = {
                 (s.node, g.device)
                 for r in self.snapshot.running.values()
-                for s in r.seats
+                for s in r.pods
                 for g in s.grants
-            } | {(s.node, g.device) for s in seats for g in s.grants}
+            } | {(s.node, g.device) for s in pods for g in s.grants}
             host = self.snapshot.cluster.nodes[self.snapshot.cluster.index[name]]
             free = [d for d in host.devices if (name, d.id) not in held]
             count = sum(request.count for request in each.roles[0].devices)
             assert len(free) >= count
             grants = tuple(Grant(d.id, memory=d.memory) for d in free[:count])
-            seats.append(Seat("w", index, name, grants))
+            pods.append(PodAssignment("w", index, name, grants))
         facts = {"started": self.now - 3600, **more}
-        state.apply(self.snapshot, [state.Holds(Running(each, tuple(seats), **facts))])
+        apply(self.snapshot, [RunningPut(Running(each, tuple(pods), **facts))])
         return self
 
     def decide(self):
         before = self.snapshot.facts()
         self.decision = cycle.decide(self.snapshot, self.now, self.policy)
-        fresh = cycle.decide(state.build(before), self.now, self.policy)
+        fresh = cycle.decide(build(before), self.now, self.policy)
         assert fresh == self.decision  # what an index remembers never changes an answer
         return self.decision
 
     def happen(self) -> "World":
-        """The decision is carried out; victims are told to go and still hold their room."""
+        """The decision is carried out; victims are evicted and still hold their capacity."""
         running = dict(self.snapshot.running)
         events = []
         for placement in self.decision.placements:
-            if placement.unit in running:
-                old = running[placement.unit]
-                new = dataclasses.replace(old, seats=(*old.seats, *placement.seats))
+            if placement.workload in running:
+                old = running[placement.workload]
+                new = dataclasses.replace(old, pods=(*old.pods, *placement.pods))
             else:
-                who = self.snapshot.waiting[placement.unit]
-                new = Running(who, placement.seats, self.now)
-                events.append(state.NominationGone(placement.unit))
-            events.append(state.Holds(new))
-        events += [state.Nominated(each) for each in self.decision.nominations]
+                who = self.snapshot.waiting[placement.workload]
+                new = Running(who, placement.pods, self.now)
+                events.append(NominationGone(placement.workload))
+            events.append(RunningPut(new))
+        events += [Nominated(each) for each in self.decision.nominations]
         for eviction in self.decision.evictions:
-            old = running[eviction.unit]
-            told = (*old.leaving, *eviction.seats)
-            running[eviction.unit] = dataclasses.replace(old, leaving=told)
-            events.append(state.Holds(running[eviction.unit]))
-        events.append(state.Promised(self.decision.reservations))
-        state.apply(self.snapshot, events)
+            old = running[eviction.workload]
+            told = (*old.leaving, *eviction.pods)
+            running[eviction.workload] = dataclasses.replace(old, leaving=told)
+            events.append(RunningPut(running[eviction.workload]))
+        events.append(ReservationsPut(self.decision.reservations))
+        apply(self.snapshot, events)
         return self
 
     def go(self) -> "World":
-        """Who was told to go is gone, and queues again if nothing of it is left."""
+        """Who was evicted is gone, and queues again if nothing of it is left."""
         self.now += 30
         for key, old in sorted(self.snapshot.running.items()):
             if not old.leaving:
                 continue
-            left = tuple(s for s in old.seats if (s.role, s.index) not in old.leaving)
-            had = old.unit.attained + self.now - old.started
-            state.apply(
+            left = tuple(s for s in old.pods if (s.role, s.index) not in old.leaving)
+            had = old.workload.attained + self.now - old.started
+            apply(
                 self.snapshot,
                 [
-                    state.Holds(dataclasses.replace(old, seats=left, leaving=()))
+                    RunningPut(dataclasses.replace(old, pods=left, leaving=()))
                     if left
-                    else state.Waits(dataclasses.replace(old.unit, attained=had))
+                    else WaitingPut(dataclasses.replace(old.workload, attained=had))
                 ],
             )
             assert left or key in self.snapshot.waiting
@@ -144,7 +154,7 @@ class World:
     def evicted(self) -> dict[str, int]:
         found = Counter[str]()
         for eviction in self.decision.evictions:
-            found[eviction.unit] += len(eviction.seats)
+            found[eviction.workload] += len(eviction.pods)
         return dict(found)
 
     def runs(self, key: str) -> bool:
@@ -158,21 +168,23 @@ def two_queues(guarantee_a=8, guarantee_b=8, **more) -> list[Queue]:
     ]
 
 
-def settles(world: World, gainer: str) -> None:
-    """The gainer gets its room, and five more rounds bring no new eviction."""
+def settles(world: World, preemptor: str) -> None:
+    """The preemptor gets its capacity, and five more rounds bring no new eviction."""
     assert world.decision.evictions
-    assert gainer in {each.unit for each in world.decision.nominations}
+    assert preemptor in {each.workload for each in world.decision.nominations}
     world.happen()
     assert world.decide().evictions == ()  # nothing new happened: nothing new is decided
     world.happen().go()
-    assert gainer in {each.unit for each in world.decide().placements}
+    assert preemptor in {each.workload for each in world.decide().placements}
     assert world.decision.evictions == ()
     world.happen()
     assert world.rounds(5) == []
-    assert world.runs(gainer)
+    assert world.runs(preemptor)
 
 
 def takes_surplus(snapshot, eviction) -> bool:
-    """Whether only members above the minimum of a workload go."""
-    surplus = {(seat.role, seat.index) for seat in roster.surplus(snapshot.running[eviction.unit])}
-    return set(eviction.seats) <= surplus
+    """Whether only pods above the minimum of a workload go."""
+    surplus = {
+        (pod.role, pod.index) for pod in running_index.surplus(snapshot.running[eviction.workload])
+    }
+    return set(eviction.pods) <= surplus

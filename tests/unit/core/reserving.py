@@ -1,18 +1,18 @@
-"""Small clusters and units for tests of promised starts."""
+"""Small clusters and workloads for tests of promised starts."""
 
-from windlass.core import state
-from windlass.core.facts import (
+from windlass.core.model.types import (
+    ClusterFacts,
     Device,
     DeviceRequest,
-    Facts,
     Node,
+    PodAssignment,
     Profile,
     Queue,
     Role,
     Running,
-    Seat,
-    Unit,
+    Workload,
 )
+from windlass.core.snapshot.snapshot import build
 
 NOW = 1000.0
 PROFILES = (Profile("1g", 1, tuple(range(7)), 142), Profile("3g", 4, (0, 4), 428))
@@ -35,38 +35,38 @@ def gpus(count) -> DeviceRequest:
     return DeviceRequest("gpu", count)
 
 
-def unit(key, *roles, queue="q", expected=None, submitted=0.0, **more) -> Unit:
-    return Unit(key, queue, roles or (role(),), submitted, expected=expected, **more)
+def workload(key, *roles, queue="q", expected=None, submitted=0.0, **more) -> Workload:
+    return Workload(key, queue, roles or (role(),), submitted, expected=expected, **more)
 
 
 def runs(key, *nodes, end=None, cpu=8, grants=(), started=0.0, **more) -> Running:
-    """One member of so many cpu on each of the nodes."""
-    seats = tuple(Seat("w", i, name, grants) for i, name in enumerate(nodes))
-    what = unit(key, role(len(nodes), cpu), **more)
-    return Running(what, seats, started, expected_end=end)
+    """One pod of so many cpu on each of the nodes."""
+    pods = tuple(PodAssignment("w", i, name, grants) for i, name in enumerate(nodes))
+    what = workload(key, role(len(nodes), cpu), **more)
+    return Running(what, pods, started, expected_end=end)
 
 
 DEFAULT = (Queue("q"),)
 
 
 def snapshot(nodes, running=(), waiting=(), queues=DEFAULT, reservations=(), accounts=()):
-    return state.build(
-        Facts(tuple(nodes), tuple(queues), tuple(running), tuple(waiting), levels=("rack",),
+    return build(
+        ClusterFacts(tuple(nodes), tuple(queues), tuple(running), tuple(waiting), levels=("rack",),
               reservations=tuple(reservations), accounts=tuple(accounts))
     )  # fmt: skip
 
 
 def promises(decision) -> dict[str, float]:
-    return {each.unit: each.start for each in decision.reservations}
+    return {each.workload: each.start for each in decision.reservations}
 
 
 def started(decision) -> set[str]:
-    return {placement.unit for placement in decision.placements}
+    return {placement.workload for placement in decision.placements}
 
 
 def verdict(decision, key):
-    return next(each for each in decision.verdicts if each.unit == key)
+    return next(each for each in decision.verdicts if each.workload == key)
 
 
-HEAD = unit("head", role(2, 8), expected=100.0)
+HEAD = workload("head", role(2, 8), expected=100.0)
 """Needs both nodes whole."""

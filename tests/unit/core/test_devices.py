@@ -1,4 +1,4 @@
-"""Devices: how many members fit, which ones are granted, and that the books always balance."""
+"""Devices: how many pods fit, which ones are granted, and that the books always balance."""
 
 import dataclasses
 import functools
@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.core import releases
-from windlass.core.choosing import HELD, PARTITIONED, RATIO, SHARED, UNLOCKED
-from windlass.core.cluster import Cluster
-from windlass.core.facts import Device, DeviceRequest, Node, Profile, Role, Seat, Unit
+from windlass.core.cluster.cluster import Cluster
+from windlass.core.cluster.device_allocation import HELD, PARTITIONED, RATIO, SHARED, UNLOCKED
+from windlass.core.model.types import (
+    Device,
+    DeviceRequest,
+    Node,
+    PodAssignment,
+    Profile,
+    Role,
+    Workload,
+)
+from windlass.core.snapshot import availability_profile
 
 ALL = frozenset(("whole", "share", "ratio", "partition"))
 SEVENTHS = (
@@ -41,13 +49,13 @@ def role(*requests, bundle="", cpu=0) -> Role:
 
 
 def room(cluster, what) -> int:
-    return int(cluster.caps(cluster.shape_of(what))[0])
+    return int(cluster.pod_capacity(cluster.shape_of(what))[0])
 
 
 def fill(cluster, what) -> list[tuple[str, ...]]:
-    """Grants of as many members as fit, one after another."""
+    """Grants of as many pods as fit, one after another."""
     found, shape = [], cluster.shape_of(what)
-    while cluster.caps(shape)[0]:
+    while cluster.pod_capacity(shape)[0]:
         taken = cluster.take(shape, 0, 1)
         assert taken is not None, "what was counted must be there"
         found.append(taken[0])
@@ -65,7 +73,7 @@ Left = tuple[tuple[str, int, int, int], ...]
 
 
 def most_by_trying(devices, requests, bundle, left: Left) -> int:
-    """The largest number of members that any choice of devices allows."""
+    """The largest number of pods that any choice of devices allows."""
 
     @functools.cache
     def most(now: Left) -> int:
@@ -181,7 +189,7 @@ def named(devices) -> tuple[Device, ...]:
 
 def what_is_left(cluster) -> Left:
     """The bank's own numbers, in the words of the search above."""
-    bank, found = cluster.bank, []
+    bank, found = cluster.device_table, []
     for j in range(len(bank.devices[0])):
         mode, used = int(bank.mode[0, j]), int(bank.used[0, j])
         names = {UNLOCKED: "free", HELD: "held", SHARED: "share", PARTITIONED: "cut"}
@@ -196,21 +204,21 @@ def test_what_fits_is_what_trying_everything_finds(gpus, nics, before, wanted):
     cluster = cluster_of(*named([*gpus, *nics]))
     for request in before:
         shape = cluster.shape_of(role(request))
-        if cluster.caps(shape)[0]:
+        if cluster.pod_capacity(shape)[0]:
             cluster.take(shape, 0, 1)
     owned = cluster.nodes[0].devices
     most = most_by_trying(owned, wanted.devices, wanted.bundle, what_is_left(cluster))
     assert room(cluster, wanted) == most
     assert len(fill(cluster, wanted)) == most
-    assert cluster.bank.compute.min(initial=0) >= 0
-    assert cluster.bank.memory.min(initial=0) >= 0
+    assert cluster.device_table.compute.min(initial=0) >= 0
+    assert cluster.device_table.memory.min(initial=0) >= 0
 
 
 # --- the books ----------------------------------------------------------------------------------
 
 
 def numbers(cluster):
-    bank = cluster.bank
+    bank = cluster.device_table
     arrays = (cluster.free, bank.compute, bank.memory, bank.mode, bank.used, bank.unlocked)
     ports = {port: sorted(where) for port, where in cluster.ports.items() if where}
     return [array.tolist() for array in arrays], ports
@@ -221,25 +229,25 @@ def numbers(cluster):
 def test_taking_and_giving_back_in_any_order_leaves_nothing_behind(gpus, nics, wanted, data):
     cluster = cluster_of(*named([*gpus, *nics]))
     empty = numbers(cluster)
-    seats = []
+    pods = []
     for what in wanted:
         shape = cluster.shape_of(what)
         before, mark = numbers(cluster), cluster.mark()
-        taken = cluster.take(shape, 0, 1) if cluster.caps(shape)[0] else None
+        taken = cluster.take(shape, 0, 1) if cluster.pod_capacity(shape)[0] else None
         if taken is not None and data.draw(st.booleans()):
             cluster.rollback(mark)
             assert numbers(cluster) == before
         elif taken is not None:
-            seats.append((what, Seat("w", 0, "n", taken[0])))
+            pods.append((what, PodAssignment("w", 0, "n", taken[0])))
     again = cluster_of(*named([*gpus, *nics]))
-    for what, seat in seats:
-        again.occupy(what, seat)
+    for what, pod in pods:
+        again.occupy(what, pod)
     assert numbers(again) == numbers(cluster)
-    for what, seat in data.draw(st.permutations(seats)):
-        cluster.release(what, seat)
-        known = [cluster.caps(cluster.shape_of(each)).tolist() for each in wanted]
+    for what, pod in data.draw(st.permutations(pods)):
+        cluster.release(what, pod)
+        known = [cluster.pod_capacity(cluster.shape_of(each)).tolist() for each in wanted]
         fresh = cluster.fork(())
-        assert known == [fresh.caps(fresh.shape_of(each)).tolist() for each in wanted]
+        assert known == [fresh.pod_capacity(fresh.shape_of(each)).tolist() for each in wanted]
     assert numbers(cluster) == empty
 
 
@@ -248,26 +256,28 @@ def test_taking_and_giving_back_in_any_order_leaves_nothing_behind(gpus, nics, w
 def test_many_at_once_is_the_same_as_one_by_one(gpus, wanted, data):
     cluster = cluster_of(*named(gpus))
     empty = numbers(cluster)
-    units = []
+    workloads = []
     for i, what in enumerate(wanted):
         shape = cluster.shape_of(what)
-        taken = cluster.take(shape, 0, 1) if cluster.caps(shape)[0] else None
+        taken = cluster.take(shape, 0, 1) if cluster.pod_capacity(shape)[0] else None
         if taken is not None:
-            units.append((Unit(f"u{i}", "q", (what,)), (Seat("w", 0, "n", taken[0]),)))
+            workloads.append(
+                (Workload(f"u{i}", "q", (what,)), (PodAssignment("w", 0, "n", taken[0]),))
+            )
     full = numbers(cluster)
-    going = [each for each in units if data.draw(st.booleans())]
-    rows = [releases.rows_of(cluster, *each) for each in going]
+    going = [each for each in workloads if data.draw(st.booleans())]
+    rows = [availability_profile.allocation_rows(cluster, *each) for each in going]
     members = np.concatenate([np.zeros((2, 0), np.int64), *(r.members for r in rows)], axis=1)
     devices = np.concatenate([np.zeros((5, 0), np.int64), *(r.devices for r in rows)], axis=1)
     other = cluster.fork()
     cluster.shift(members, devices, +1)
-    for what, seats in going:
-        other.release(what.roles[0], seats[0])
+    for what, pods in going:
+        other.release(what.roles[0], pods[0])
     assert numbers(cluster) == numbers(other)
-    assert cluster.bank.has_room(devices)
+    assert cluster.device_table.has_capacity(devices)
     cluster.shift(members, devices, -1)
     assert numbers(cluster) == full
-    if len(going) == len(units):
+    if len(going) == len(workloads):
         assert numbers(other) == empty
 
 
@@ -281,7 +291,7 @@ def test_memory_is_counted_in_whole_mebibytes_and_never_rounded():
     assert room(cluster, share) == 46
     where = [names(grants)[0] for grants in fill(cluster, share)]
     assert where == ["gpu0"] * 23 + ["gpu1"] * 23
-    assert cluster.bank.memory.tolist() == [[68, 68]]
+    assert cluster.device_table.memory.tolist() == [[68, 68]]
 
 
 def test_a_ratio_locks_the_device_until_the_last_part_is_given_back():
@@ -295,11 +305,11 @@ def test_a_ratio_locks_the_device_until_the_last_part_is_given_back():
     ]
     first, second = fill(cluster, quarter)[:2]
     for part in (first, second):
-        cluster.release(quarter, Seat("w", 0, "n", part))
+        cluster.release(quarter, PodAssignment("w", 0, "n", part))
     assert room(cluster, quarter) == 2
     assert [room(cluster, other) for other in others] == [0, 0, 0, 0]
     for _ in range(2):
-        cluster.release(quarter, Seat("w", 0, "n", first))
+        cluster.release(quarter, PodAssignment("w", 0, "n", first))
     assert [room(cluster, other) for other in others] == [1, 2, 80, 7]
 
 

@@ -1,4 +1,5 @@
-"""`explain`: what one unit is told, and that every change it names really starts the unit."""
+"""`explain`: what one workload is told, and that every change it names really starts the
+workload."""
 
 from __future__ import annotations
 
@@ -6,20 +7,22 @@ import dataclasses
 
 import pytest
 
-from windlass.core import cycle, explain, state
-from windlass.core.facts import (
+from windlass.core.cycle import cycle
+from windlass.core.explain import explain
+from windlass.core.model.types import (
+    ClusterFacts,
     Device,
     DeviceRequest,
-    Facts,
     Grant,
     Node,
+    PodAssignment,
     Queue,
     Role,
     Running,
-    Seat,
     Topology,
-    Unit,
+    Workload,
 )
+from windlass.core.snapshot.snapshot import build
 from windlass.kinds.reasons import Reason
 
 NOW = 1000.0
@@ -27,46 +30,46 @@ NOW = 1000.0
 
 def gpu_node(name: str, count: int = 4, model: str = "a100", **more: object) -> Node:
     devices = tuple(Device(f"g{i}", "gpu", model, memory=80_000) for i in range(count))
-    return Node(name, {"cpu": 16_000}, devices, **more)  # type: ignore[arg-type]
+    return Node(name, {"cpu": 16_000}, devices, **more)
 
 
 def job(
     key: str, members: int = 1, gpu: int = 1, models: tuple[str, ...] = (), **more: object
-) -> Unit:
+) -> Workload:
     role = Role(
         "worker", members, members, {"cpu": 1000}, (DeviceRequest("gpu", gpu, models=models),)
     )
-    return Unit(key, str(more.pop("queue", "q")), (role,), **more)  # type: ignore[arg-type]
+    return Workload(key, str(more.pop("queue", "q")), (role,), **more)
 
 
-def running(unit: Unit, node: str, devices: range, end: float | None = None) -> Running:
+def running(workload: Workload, node: str, devices: range, end: float | None = None) -> Running:
     grants = tuple(Grant(f"g{i}", "whole", 1000, 80_000) for i in devices)
-    return Running(unit, (Seat("worker", 0, node, grants),), NOW - 100, end)
+    return Running(workload, (PodAssignment("worker", 0, node, grants),), NOW - 100, end)
 
 
-def told(facts: Facts, key: str = "me") -> explain.Explanation:
-    return explain.explain(state.build(facts), key, NOW)
+def told(facts: ClusterFacts, key: str = "me") -> explain.Explanation:
+    return explain.explain(build(facts), key, NOW)
 
 
 def kinds(explanation: explain.Explanation) -> dict[str, str]:
-    return {change.kind: change.message for change in explanation.fits_if}
+    return {change.action: change.message for change in explanation.fits_if}
 
 
 def test_it_says_the_same_verdict_as_decide() -> None:
-    facts = Facts((gpu_node("n"),), (Queue("q"),), waiting=(job("me", gpu=8), job("other")))
-    decided = {v.unit: v for v in cycle.decide(state.build(facts), NOW).verdicts}
+    facts = ClusterFacts((gpu_node("n"),), (Queue("q"),), waiting=(job("me", gpu=8), job("other")))
+    decided = {v.workload: v for v in cycle.decide(build(facts), NOW).verdicts}
     assert told(facts).verdict == decided["me"]
 
 
-def test_a_unit_that_starts_now_has_no_verdict() -> None:
-    found = told(Facts((gpu_node("n"),), (Queue("q"),), waiting=(job("me"),)))
+def test_a_workload_that_starts_now_has_no_verdict() -> None:
+    found = told(ClusterFacts((gpu_node("n"),), (Queue("q"),), waiting=(job("me"),)))
     assert found.verdict is None
-    assert found.start == explain.Start(NOW, "now", "there is room for it")
+    assert found.start == explain.Start(NOW, "now", "it fits now")
     assert found.sentences() == ["it starts now"]
 
 
 def test_holders_are_named_with_amount_queue_and_end_largest_first() -> None:
-    facts = Facts(
+    facts = ClusterFacts(
         (gpu_node("n"),),
         (Queue("q"), Queue("p")),
         running=(
@@ -76,7 +79,7 @@ def test_holders_are_named_with_amount_queue_and_end_largest_first() -> None:
         waiting=(job("me", gpu=2),),
     )
     found = told(facts).holders
-    assert [(h.unit, h.queue, h.amount, h.expected_end) for h in found] == [
+    assert [(h.workload, h.queue, h.amount, h.expected_end) for h in found] == [
         ("large", "q", 3000, None),
         ("small", "p", 1000, NOW + 50),
     ]
@@ -84,7 +87,7 @@ def test_holders_are_named_with_amount_queue_and_end_largest_first() -> None:
 
 def test_the_first_set_of_ends_is_named_and_gives_the_expected_start() -> None:
     busy = [running(job(f"b{i}"), "n", range(i, i + 1), NOW + 100 * (i + 1)) for i in range(4)]
-    facts = Facts(
+    facts = ClusterFacts(
         (gpu_node("n"),), (Queue("q", reserve=0),), running=tuple(busy), waiting=(job("me", gpu=2),)
     )
     found = told(facts)
@@ -93,40 +96,61 @@ def test_the_first_set_of_ends_is_named_and_gives_the_expected_start() -> None:
     assert found.start.at == NOW + 200
 
 
-def test_a_reservation_is_a_promise() -> None:
+def test_a_reservation_is_kept() -> None:
     busy = running(job("b", gpu=4), "n", range(4), NOW + 100)
-    found = told(Facts((gpu_node("n"),), (Queue("q"),), running=(busy,), waiting=(job("me"),)))
+    found = told(
+        ClusterFacts((gpu_node("n"),), (Queue("q"),), running=(busy,), waiting=(job("me"),))
+    )
     assert (found.start.sure, found.start.at) == ("reserved", NOW + 100)
 
 
 def test_a_start_that_nothing_is_known_about_is_unknown() -> None:
     busy = running(job("b", gpu=4), "n", range(4))
-    found = told(Facts((gpu_node("n"),), (Queue("q"),), running=(busy,), waiting=(job("me"),)))
+    found = told(
+        ClusterFacts((gpu_node("n"),), (Queue("q"),), running=(busy,), waiting=(job("me"),))
+    )
     assert (found.start.sure, found.start.at) == ("unknown", None)
+
+
+def test_a_start_says_whether_it_rests_on_a_stated_end_or_on_similar_runs() -> None:
+    busy = running(job("b", gpu=4), "n", range(4), NOW + 50)
+    facts = ClusterFacts((gpu_node("n"),), (Queue("q"),), running=(busy,), waiting=(job("me"),))
+    stated = told(facts).start
+    assert (stated.runs, stated.basis) == (("b",), "stated")
+    assert stated.rests_on == "b ends by its stated time"
+    without_end = dataclasses.replace(busy, expected_end=None)
+    snapshot = build(dataclasses.replace(facts, running=(without_end,)))
+    assert explain.end_of(snapshot, without_end, NOW) == (None, "")
+    assert (
+        explain.rests_on(("run a", "run b"), "similar") == "run a and run b end as similar runs did"
+    )
+    assert explain.rests_on(("run a",), "both").endswith(
+        "by its stated time or as similar runs did"
+    )
 
 
 def test_a_looser_topology_fewer_members_and_a_rack_that_is_too_small() -> None:
     nodes = tuple(gpu_node(f"n{i}", path=("z", f"r{i // 2}")) for i in range(4))
     me = job("me", 4, 4, topology=Topology("rack", required=True))
-    found = told(Facts(nodes, (Queue("q"),), waiting=(me,), levels=("zone", "rack")))
+    found = told(ClusterFacts(nodes, (Queue("q"),), waiting=(me,), levels=("zone", "rack")))
     assert found.verdict is not None
     assert found.verdict.reason is Reason.IMPOSSIBLE
     assert "the largest rack holds 2 even if empty" in found.certificate
     assert kinds(found)["topology"] == "it would start within one zone instead of one rack"
-    assert kinds(found)["members"] == "it would start with 2 worker instead of 4"
+    assert kinds(found)["members"] == "it would start with 2 workers instead of 4"
     assert kinds(found)["devices"] == "it would start with 2 gpu per worker instead of 4"
 
 
 def test_preferred_is_the_last_way_to_loosen_a_topology() -> None:
     nodes = tuple(gpu_node(f"n{i}", path=(f"r{i}",)) for i in range(2))
     me = job("me", 2, 4, topology=Topology("rack", required=True))
-    found = told(Facts(nodes, (Queue("q"),), waiting=(me,), levels=("rack",)))
+    found = told(ClusterFacts(nodes, (Queue("q"),), waiting=(me,), levels=("rack",)))
     assert kinds(found)["topology"] == "it would start with rack preferred instead of required"
 
 
 def test_another_model_would_do() -> None:
     nodes = (gpu_node("old"), gpu_node("new", 1, "h100"))
-    found = told(Facts(nodes, (Queue("q"),), waiting=(job("me", 1, 2, ("h100",)),)))
+    found = told(ClusterFacts(nodes, (Queue("q"),), waiting=(job("me", 1, 2, ("h100",)),)))
     assert kinds(found)["model"] == "it would start if it accepted a100 besides h100"
     assert kinds(found)["devices"] == "it would start with 1 gpu per worker instead of 2"
 
@@ -147,14 +171,16 @@ def test_another_model_would_do() -> None:
 )
 def test_the_smallest_quota_that_suffices(queues: tuple[Queue, ...], message: str) -> None:
     me = job("me", gpu=4)
-    found = told(Facts((gpu_node("n"),), queues, waiting=(me,)))
+    found = told(ClusterFacts((gpu_node("n"),), queues, waiting=(me,)))
     assert kinds(found)["quota"] == message
     if len(queues) > 1:
         return
-    quota = next(change for change in found.fits_if if change.kind == "quota")
+    quota = next(change for change in found.fits_if if change.action == "quota")
     for amount, starts in ((quota.amount, True), (quota.amount - 1, False)):
         raised = dataclasses.replace(queues[0], limit={"gpu": 1000 + amount})
-        decision = cycle.decide(state.build(Facts((gpu_node("n"),), (raised,), waiting=(me,))), NOW)
+        decision = cycle.decide(
+            build(ClusterFacts((gpu_node("n"),), (raised,), waiting=(me,))), NOW
+        )
         assert bool(decision.placements) is starts
 
 
@@ -163,13 +189,13 @@ def test_more_guarantee_is_not_advised_where_others_are_guaranteed_the_rest() ->
     takes it from there."""
     me = dataclasses.replace(job("me", gpu=4), preemptible=False)
     queues = (Queue("q", guarantee={"gpu": 1000}), Queue("other", guarantee={"gpu": 3000}))
-    found = told(Facts((gpu_node("n"),), queues, waiting=(me,)))
+    found = told(ClusterFacts((gpu_node("n"),), queues, waiting=(me,)))
     assert "quota" not in kinds(found)
 
 
 def test_a_node_that_could_be_had() -> None:
     nodes = (gpu_node("here", 1), gpu_node("cloud", ready_in=120.0))
-    found = told(Facts(nodes, (Queue("q"),), waiting=(job("me", gpu=4),)))
+    found = told(ClusterFacts(nodes, (Queue("q"),), waiting=(job("me", gpu=4),)))
     assert kinds(found)["nodes"] == "it would start if cloud were there"
 
 
@@ -180,19 +206,21 @@ def test_position_counts_the_queue_and_the_whole_cluster() -> None:
         job("elsewhere", gpu=4, queue="p"),
     )
     busy = running(job("b", gpu=4, queue="z"), "n", range(4))
-    found = told(Facts((gpu_node("n"),), (Queue("q"), Queue("p"), Queue("z")), (busy,), waiting))
+    found = told(
+        ClusterFacts((gpu_node("n"),), (Queue("q"), Queue("p"), Queue("z")), (busy,), waiting)
+    )
     assert (found.position, found.waiting_in_queue, found.turn) == (2, 2, 3)
 
 
 def test_explaining_changes_nothing() -> None:
     busy = running(job("b", gpu=4), "n", range(4), NOW + 100)
-    facts = Facts(
+    facts = ClusterFacts(
         (gpu_node("n"),),
         (Queue("q", limit={"gpu": 5000}),),
         (busy,),
         (job("me", gpu=2), job("x", 9)),
     )
-    snapshot = state.build(facts)
+    snapshot = build(facts)
     before = repr(cycle.decide(snapshot, NOW))
     for key in ("me", "x"):
         explain.explain(snapshot, key, NOW)
@@ -200,14 +228,14 @@ def test_explaining_changes_nothing() -> None:
     assert snapshot.facts() == facts
 
 
-def test_a_unit_that_does_not_wait_is_not_explained() -> None:
+def test_a_workload_that_does_not_wait_is_not_explained() -> None:
     with pytest.raises(KeyError):
-        told(Facts((gpu_node("n"),), (Queue("q"),)), "nobody")
+        told(ClusterFacts((gpu_node("n"),), (Queue("q"),)), "nobody")
 
 
-def test_who_must_end_for_a_quota_is_named_too() -> None:
+def test_workloads_that_must_end_for_a_quota_are_named_too() -> None:
     """The first to end whose share suffices; others in the queue and other queues are not."""
-    facts = Facts(
+    facts = ClusterFacts(
         (gpu_node("n", 8),),
         (Queue("q", limit={"gpu": 4000}), Queue("p")),
         running=(
@@ -223,8 +251,8 @@ def test_who_must_end_for_a_quota_is_named_too() -> None:
     assert (found.start.at, found.start.sure) == (NOW + 60, "reserved")
 
 
-def test_those_of_whom_nobody_knows_the_end_are_named_without_a_time() -> None:
-    facts = Facts(
+def test_workloads_without_a_known_end_are_named_without_a_time() -> None:
+    facts = ClusterFacts(
         (gpu_node("n"),), (Queue("q"),),
         running=(running(job("forever", gpu=4), "n", range(4)),), waiting=(job("me"),),
     )  # fmt: skip
@@ -234,8 +262,8 @@ def test_those_of_whom_nobody_knows_the_end_are_named_without_a_time() -> None:
 
 
 def test_pods_that_others_placed_are_not_waited_for() -> None:
-    service = dataclasses.replace(job("pod/x", gpu=4, queue=""), kin=None)
-    facts = Facts(
+    service = dataclasses.replace(job("pod/x", gpu=4, queue=""), history_key=None)
+    facts = ClusterFacts(
         (gpu_node("n"),), (Queue("q"),),
         running=(running(service, "n", range(4)),), waiting=(job("me"),),
     )  # fmt: skip

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.core import cutting, packing, packing_tables
-from windlass.core.packing_tables import UNIT, WHOLE, Demand, Fleet, Shape, Weights
+from windlass.core.packing import cutting_stock, fragmentation_packer, potential
+from windlass.core.packing.potential import UNIT, WHOLE, Demand, DemandShape, Fleet, Weights
 
 MODELS = ("A", "B", "C")
 
 
-def share(milli: int, cpu: int = 1000, models: tuple[str, ...] = ()) -> Shape:
-    return Shape(cpu=cpu, count=1, milli=milli, models=models)
+def share(milli: int, cpu: int = 1000, models: tuple[str, ...] = ()) -> DemandShape:
+    return DemandShape(cpu=cpu, count=1, milli=milli, models=models)
 
 
-def whole(count: int, cpu: int = 1000, models: tuple[str, ...] = ()) -> Shape:
-    return Shape(cpu=cpu, count=count, milli=WHOLE, models=models)
+def whole(count: int, cpu: int = 1000, models: tuple[str, ...] = ()) -> DemandShape:
+    return DemandShape(cpu=cpu, count=count, milli=WHOLE, models=models)
 
 
 def only(**parts: float) -> Weights:
@@ -29,13 +29,13 @@ def only(**parts: float) -> Weights:
     return Weights(**(nothing | parts))
 
 
-def full(fleet: Fleet) -> packing.Rooms:
-    return packing.Rooms(fleet.cpu, fleet.memory, fleet.devices, fleet.model)
+def full(fleet: Fleet) -> fragmentation_packer.FreeCapacity:
+    return fragmentation_packer.FreeCapacity(fleet.cpu, fleet.memory, fleet.devices, fleet.model)
 
 
 shapes = st.one_of(
     st.builds(
-        Shape,
+        DemandShape,
         cpu=st.integers(0, 40_000),
         memory=st.integers(0, 64),
         count=st.just(1),
@@ -43,14 +43,14 @@ shapes = st.one_of(
         models=st.sampled_from([(), ("A",), ("A", "B"), ("elsewhere",)]),
     ),
     st.builds(
-        Shape,
+        DemandShape,
         cpu=st.integers(0, 40_000),
         memory=st.integers(0, 64),
         count=st.integers(1, 8),
         milli=st.just(WHOLE),
         models=st.sampled_from([(), ("B",), ("A", "C")]),
     ),
-    st.builds(Shape, cpu=st.integers(0, 40_000), memory=st.integers(0, 64)),
+    st.builds(DemandShape, cpu=st.integers(0, 40_000), memory=st.integers(0, 64)),
 )
 demands = st.dictionaries(shapes, st.integers(1, 50).map(float), max_size=12)
 fleets = st.lists(
@@ -85,7 +85,9 @@ fleets = st.lists(
     ],
 )
 def test_hole_is_worth_what_fits_in_it(asked: dict[int, float], worth: dict[int, float]) -> None:
-    values = cutting.hole_values(np.array(list(asked), np.int64), np.array(list(asked.values())))
+    values = cutting_stock.hole_values(
+        np.array(list(asked), np.int64), np.array(list(asked.values()))
+    )
     assert {size: pytest.approx(values[size]) for size in worth} == worth
 
 
@@ -94,8 +96,8 @@ def test_hole_is_worth_what_fits_in_it(asked: dict[int, float], worth: dict[int,
 def test_prices_are_those_of_an_optimal_cut(asked: dict[int, int]) -> None:
     sizes = np.array(sorted(asked), np.int64)
     demand = np.array([float(asked[int(size)]) for size in sizes])
-    values = cutting.hole_values(sizes, demand)
-    steps = values[:: cutting.GRID]
+    values = cutting_stock.hole_values(sizes, demand)
+    steps = values[:: cutting_stock.GRID]
     assert values[0] == 0.0
     assert values[WHOLE] == 1.0
     assert (np.diff(values) >= 0).all()
@@ -126,28 +128,34 @@ def _first_fit_decreasing(asked: dict[int, int]) -> int:
 
 def test_devices_without_cpu_are_stranded() -> None:
     fleet = Fleet.of([(8000, 0, 4, "A")])
-    tables = packing_tables.build(Demand({whole(1): 1.0}), fleet, only(stranded=1.0))
+    tables = potential.build(Demand({whole(1): 1.0}), fleet, only(stranded=1.0))
     nothing = np.zeros(4, np.int64)
-    rooms = packing.Rooms(np.array([0, 2000, 4000, 2500]), nothing, np.full((4, 4), WHOLE), nothing)
-    got = packing.potential(tables, rooms) / UNIT
+    capacity = fragmentation_packer.FreeCapacity(
+        np.array([0, 2000, 4000, 2500]), nothing, np.full((4, 4), WHOLE), nothing
+    )
+    got = fragmentation_packer.potential(tables, capacity) / UNIT
     assert got == pytest.approx([4000, 2000, 0, 1500])
 
 
 def test_devices_without_memory_are_stranded() -> None:
     fleet = Fleet.of([(8000, 512, 4, "A")])
-    demand = Demand({Shape(cpu=1000, memory=128, count=1, milli=WHOLE): 1.0})
-    tables = packing_tables.build(demand, fleet, only(stranded=1.0))
+    demand = Demand({DemandShape(cpu=1000, memory=128, count=1, milli=WHOLE): 1.0})
+    tables = potential.build(demand, fleet, only(stranded=1.0))
     cpu, memory = np.array([8000, 8000, 1000]), np.array([0, 256, 512])
-    rooms = packing.Rooms(cpu, memory, np.full((3, 4), WHOLE), np.zeros(3, np.int64))
-    assert packing.potential(tables, rooms) / UNIT == pytest.approx([4000, 2000, 3000])
+    capacity = fragmentation_packer.FreeCapacity(
+        cpu, memory, np.full((3, 4), WHOLE), np.zeros(3, np.int64)
+    )
+    assert fragmentation_packer.potential(tables, capacity) / UNIT == pytest.approx(
+        [4000, 2000, 3000]
+    )
 
 
 def test_filling_that_leaves_less_is_likelier() -> None:
     fleet = Fleet.of([(2000, 0, 1, "A")])
-    demand = Demand({whole(1, cpu=1000): 1.0, Shape(cpu=2000): 1.0})
-    tables = packing_tables.build(demand, fleet, only(stranded=1.0, softness=700.0))
+    demand = Demand({whole(1, cpu=1000): 1.0, DemandShape(cpu=2000): 1.0})
+    tables = potential.build(demand, fleet, only(stranded=1.0, softness=700.0))
     unlikely = math.exp(-1000 / 700)
-    found = packing.potential(tables, full(fleet))[0] / UNIT
+    found = fragmentation_packer.potential(tables, full(fleet))[0] / UNIT
     assert found == pytest.approx(1000 * unlikely / (1 + unlikely), abs=0.1)
 
 
@@ -167,14 +175,14 @@ def test_filling_that_leaves_less_is_likelier() -> None:
 def test_model_is_scarce_by_the_demand_bound_to_it(bound: float, scarcity: float) -> None:
     fleet = Fleet.of([(8000, 0, 2, "A"), (8000, 0, 2, "B")])
     demand = Demand({whole(1, models=("A",)): bound, whole(1): 1 - bound})
-    tables = packing_tables.build(demand, fleet, only(scarcity=1.0))
+    tables = potential.build(demand, fleet, only(scarcity=1.0))
     assert (tables.scarcity / UNIT).tolist() == pytest.approx([scarcity, 0.0], abs=0.02)
 
 
 def test_unbound_member_spares_the_scarce_model() -> None:
     fleet = Fleet.of([(8000, 0, 2, "A"), (8000, 0, 2, "B")])
     demand = Demand({whole(1, models=("A",)): 1.0, whole(1): 1.0})
-    packer = packing.Packer(fleet, packing_tables.build(demand, fleet))
+    packer = fragmentation_packer.Packer(fleet, potential.build(demand, fleet))
     assert packer.choose(whole(1)) == (1, [0])
     assert packer.choose(whole(1, models=("A",))) == (0, [0])
 
@@ -185,13 +193,18 @@ def test_unbound_member_spares_the_scarce_model() -> None:
 @given(demands, fleets, st.data())
 @settings(max_examples=80, deadline=None)
 def test_fragments_are_what_a_random_member_cannot_use(
-    counts: dict[Shape, float], fleet: Fleet, data: st.DataObject
+    counts: dict[DemandShape, float], fleet: Fleet, data: st.DataObject
 ) -> None:
-    tables = packing_tables.build(Demand(counts), fleet, only(fragments=1.0))
+    tables = potential.build(Demand(counts), fleet, only(fragments=1.0))
     cpu = np.array([data.draw(st.integers(0, int(most))) for most in fleet.cpu])
     left = _some_left(fleet, data)
     # A hole is worth nothing here, whole or not: weight 0 leaves fragments alone.
-    got = packing.potential(tables, packing.Rooms(cpu, fleet.memory, left, fleet.model)) / UNIT
+    got = (
+        fragmentation_packer.potential(
+            tables, fragmentation_packer.FreeCapacity(cpu, fleet.memory, left, fleet.model)
+        )
+        / UNIT
+    )
     total = sum(counts.values()) or 1.0
     for node in range(len(cpu)):
         model = fleet.models[fleet.model[node]]
@@ -202,7 +215,7 @@ def test_fragments_are_what_a_random_member_cannot_use(
         assert got[node] == pytest.approx(expected, abs=1.0)
 
 
-def _fragment(shape: Shape, cpu: int, left: packing_tables.Ints, model: str) -> float:
+def _fragment(shape: DemandShape, cpu: int, left: potential.Ints, model: str) -> float:
     fits = left >= shape.milli
     runs = shape.count and fits.sum() >= shape.count and cpu >= shape.cpu
     if runs and (not shape.models or model in shape.models):
@@ -210,7 +223,7 @@ def _fragment(shape: Shape, cpu: int, left: packing_tables.Ints, model: str) -> 
     return float(left.sum())
 
 
-def _some_left(fleet: Fleet, data: st.DataObject) -> packing_tables.Ints:
+def _some_left(fleet: Fleet, data: st.DataObject) -> potential.Ints:
     parts = st.sampled_from([0, 10, 250, 333, 500, 990, 1000])
     drawn = [[data.draw(parts) for _ in row] for row in fleet.devices]
     return np.minimum(np.array(drawn, np.int64), fleet.devices)
@@ -222,19 +235,19 @@ def _some_left(fleet: Fleet, data: st.DataObject) -> packing_tables.Ints:
 @given(demands, fleets, st.lists(st.tuples(shapes, st.integers(0, 3)), max_size=40))
 @settings(max_examples=80, deadline=None)
 def test_choices_fit_and_kept_scores_equal_fresh_ones(
-    counts: dict[Shape, float], fleet: Fleet, steps: list[tuple[Shape, int]]
+    counts: dict[DemandShape, float], fleet: Fleet, steps: list[tuple[DemandShape, int]]
 ) -> None:
-    tables = packing_tables.build(Demand(counts), fleet)
-    packer = packing.Packer(fleet, tables)
-    running: list[tuple[Shape, int, list[int]]] = []
+    tables = potential.build(Demand(counts), fleet)
+    packer = fragmentation_packer.Packer(fleet, tables)
+    running: list[tuple[DemandShape, int, list[int]]] = []
     for shape, action in steps:
         if action == 0 and running:
             packer.release(*running.pop(len(running) // 2))
         choice = packer.choose(shape)
-        scores, device = packing.score(tables, shape, packer.rooms)
+        scores, device = fragmentation_packer.score(tables, shape, packer.capacity)
         assert (packer.scores(shape)[0] == scores).all()
         if choice is None:
-            assert (scores == packing.INFEASIBLE).all()
+            assert (scores == fragmentation_packer.INFEASIBLE).all()
             continue
         node, devices = choice
         assert node == int(np.flatnonzero(scores == scores.max())[0])
@@ -245,23 +258,23 @@ def test_choices_fit_and_kept_scores_equal_fresh_ones(
         )
         packer.place(shape, node, devices)
         running.append((shape, node, devices))
-        assert packer.rooms.cpu.min() >= 0
-        assert packer.rooms.memory.min() >= 0
-        assert packer.rooms.left.min() >= 0
+        assert packer.capacity.cpu.min() >= 0
+        assert packer.capacity.memory.min() >= 0
+        assert packer.capacity.left.min() >= 0
     for shape, node, devices in running:
         packer.release(shape, node, devices)
-    assert (packer.rooms.cpu == fleet.cpu).all()
-    assert (packer.rooms.left == fleet.devices).all()
+    assert (packer.capacity.cpu == fleet.cpu).all()
+    assert (packer.capacity.left == fleet.devices).all()
 
 
 @given(demands, fleets, st.lists(shapes, max_size=20))
 @settings(max_examples=30, deadline=None)
 def test_same_arrivals_same_places(
-    counts: dict[Shape, float], fleet: Fleet, arrivals: list[Shape]
+    counts: dict[DemandShape, float], fleet: Fleet, arrivals: list[DemandShape]
 ) -> None:
     backwards = dict(reversed(list(counts.items())))
     first, second = (
-        packing.Packer(fleet, packing_tables.build(Demand(known), fleet))
+        fragmentation_packer.Packer(fleet, potential.build(Demand(known), fleet))
         for known in (counts, backwards)
     )
     for shape in arrivals:
@@ -275,7 +288,7 @@ def test_same_arrivals_same_places(
 def test_share_goes_where_it_fills_a_device() -> None:
     fleet = Fleet.of([(64_000, 0, 4, "A")])
     demand = Demand({share(650): 1.0, share(320): 1.0, share(500): 1.0})
-    packer = packing.Packer(fleet, packing_tables.build(demand, fleet))
+    packer = fragmentation_packer.Packer(fleet, potential.build(demand, fleet))
     packer.place(share(500), 0, [1])
     packer.place(share(650), 0, [2])
     assert packer.choose(share(320)) == (0, [2])
@@ -284,7 +297,7 @@ def test_share_goes_where_it_fills_a_device() -> None:
 
 def test_whole_devices_are_taken_lowest_first() -> None:
     fleet = Fleet.of([(64_000, 0, 4, "A")])
-    packer = packing.Packer(fleet, packing_tables.build(Demand({whole(2): 1.0}), fleet))
+    packer = fragmentation_packer.Packer(fleet, potential.build(Demand({whole(2): 1.0}), fleet))
     packer.place(whole(1), 0, [1])
     assert packer.choose(whole(2)) == (0, [0, 2])
     assert packer.choose(whole(4)) is None
@@ -292,9 +305,9 @@ def test_whole_devices_are_taken_lowest_first() -> None:
 
 def test_cpu_only_member_leaves_devices_their_cpu() -> None:
     fleet = Fleet.of([(16_000, 0, 8, "A"), (64_000, 0, 8, "A")])
-    demand = Demand({whole(1, cpu=2000): 3.0, Shape(cpu=16_000): 1.0})
-    packer = packing.Packer(fleet, packing_tables.build(demand, fleet))
-    assert packer.choose(Shape(cpu=16_000)) == (1, [])
+    demand = Demand({whole(1, cpu=2000): 3.0, DemandShape(cpu=16_000): 1.0})
+    packer = fragmentation_packer.Packer(fleet, potential.build(demand, fleet))
+    assert packer.choose(DemandShape(cpu=16_000)) == (1, [])
 
 
 # --- learning
@@ -302,7 +315,7 @@ def test_cpu_only_member_leaves_devices_their_cpu() -> None:
 
 def test_learner_makes_tables_ever_more_seldom() -> None:
     fleet = Fleet.of([(64_000, 0, 4, "A")])
-    learner = packing_tables.Learner(fleet, half_life=None)
+    learner = potential.Learner(fleet, half_life=None)
     made = [n for n in range(1, 2001) if learner.observe(share(500 if n % 2 else 300))]
     gaps = np.diff(made)
     assert made[0] == 16
@@ -312,12 +325,12 @@ def test_learner_makes_tables_ever_more_seldom() -> None:
 
 def test_learner_ends_where_known_demand_begins() -> None:
     fleet = Fleet.of([(64_000, 0, 4, "A"), (32_000, 0, 2, "B")])
-    arrivals = [share(650), share(320), whole(2), Shape(cpu=3000)] * 50
-    learner = packing_tables.Learner(fleet, half_life=None)
+    arrivals = [share(650), share(320), whole(2), DemandShape(cpu=3000)] * 50
+    learner = potential.Learner(fleet, half_life=None)
     for shape in arrivals:
         learner.observe(shape)
     learner.refit(fleet)
-    known = packing_tables.build(Demand(dict.fromkeys(arrivals, 1.0)), fleet)
+    known = potential.build(Demand(dict.fromkeys(arrivals, 1.0)), fleet)
     assert (learner.tables.device == known.device).all()
     assert (learner.tables.stranded[0].table == known.stranded[0].table).all()
 
@@ -343,7 +356,7 @@ def test_what_is_long_gone_is_forgotten() -> None:
 
 def test_tables_say_which_fleet_they_suit() -> None:
     fleet = Fleet.of([(64_000, 0, 4, "A"), (64_000, 0, 4, "B")])
-    tables = packing_tables.build(Demand({whole(1): 1.0}), fleet)
+    tables = potential.build(Demand({whole(1): 1.0}), fleet)
     assert tables.suits(fleet)
     assert tables.suits(Fleet.of([(8_000, 0, 4, "A"), (8_000, 0, 2, "B")]))
     assert not tables.suits(Fleet.of([(64_000, 0, 4, "A")]))
@@ -362,15 +375,15 @@ def test_tables_say_which_fleet_they_suit() -> None:
 )
 def test_impossible_shape_is_refused(fields: dict[str, int], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        Shape(**fields)
+        DemandShape(**fields)
 
 
 # --- when the demand history suffices
 
 
-def informed(workloads: list[Shape], fleet: Fleet | None = None) -> bool:
+def informed(workloads: list[DemandShape], fleet: Fleet | None = None) -> bool:
     """Whether one whole device is placed by the rule after these."""
-    learner = packing_tables.Learner(fleet or Fleet.of([(64_000, 0, 8, "A")] * 4))
+    learner = potential.Learner(fleet or Fleet.of([(64_000, 0, 8, "A")] * 4))
     for shape in workloads:
         learner.observe(shape)
         learner.add_workload(shape)
@@ -392,13 +405,15 @@ def informed(workloads: list[Shape], fleet: Fleet | None = None) -> bool:
     ],
 )
 def test_whole_devices_are_placed_by_the_rule_when_it_knows_what_binpack_does_not(
-    workloads: list[Shape], suffices: bool
+    workloads: list[DemandShape], suffices: bool
 ) -> None:
     assert informed(workloads) is suffices
 
 
 def test_learning_packer_fills_the_tightest_node_until_it_is_informed() -> None:
-    packer = packing.LearningPacker(Fleet.of([(64_000, 0, 8, "A"), (64_000, 0, 4, "A")]))
+    packer = fragmentation_packer.LearningPacker(
+        Fleet.of([(64_000, 0, 8, "A"), (64_000, 0, 4, "A")])
+    )
     chosen = [packer.choose(whole(2)), packer.choose(whole(5))]
     assert chosen == [(1, [0, 1]), (0, [0, 1, 2, 3, 4])]
     assert packer.choose(whole(9)) is None
@@ -411,7 +426,7 @@ def test_cpu_that_cannot_run_out_is_not_balanced(cpu_each: int, weight: float) -
     """The nodes have 8 cores for each device."""
     fleet = Fleet.of([(64_000, 0, 8, "A"), (64_000, 0, 0, "A")])
     demand = Demand({whole(1, cpu_each): 2.0, whole(2, 2 * cpu_each): 1.0})
-    tables = packing_tables.build(demand, fleet)
+    tables = potential.build(demand, fleet)
     assert tables.balance == pytest.approx(weight)
-    scores, _ = packing.score(tables, whole(1, 0), full(fleet))
-    assert scores[0] > packing.INFEASIBLE
+    scores, _ = fragmentation_packer.score(tables, whole(1, 0), full(fleet))
+    assert scores[0] > fragmentation_packer.INFEASIBLE

@@ -1,4 +1,4 @@
-"""Where members go: all or nothing, near each other, beside whom they may be, and the books."""
+"""Where pods go: all or nothing, near each other, beside whom they may be, and the books."""
 
 import collections
 
@@ -6,26 +6,28 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from windlass.core import place
-from windlass.core.cluster import Cluster
-from windlass.core.crowd import Crowd
-from windlass.core.facts import (
+from windlass.core.cluster.cluster import Cluster
+from windlass.core.cluster.pod_label_index import PodLabelIndex
+from windlass.core.model import pod_sets
+from windlass.core.model.pod_sets import PodSetRequest
+from windlass.core.model.types import (
     Affinity,
     Constraint,
     Device,
     DeviceRequest,
     Node,
+    PodAssignment,
     Requirement,
     Role,
     Running,
-    Seat,
     Spread,
     Taint,
     Toleration,
     Topology,
-    Unit,
+    Workload,
 )
-from windlass.core.place import Failure, Scene, Wish, Work
+from windlass.core.placement import gang_placement
+from windlass.core.placement.placement_context import PlacementContext, PlacementFailure, Work
 
 LEVELS = ("block", "rack")
 
@@ -38,32 +40,32 @@ def role(count=1, cpu=1, name="w", **more) -> Role:
     return Role(name, count, count, {"cpu": cpu}, **more)
 
 
-def unit(*roles, key="u", **more) -> Unit:
-    return Unit(key, "q", roles, **more)
+def workload(*roles, key="u", **more) -> Workload:
+    return Workload(key, "q", roles, **more)
 
 
-def scene_of(nodes, running=(), levels=LEVELS) -> Scene:
-    cluster, crowd = Cluster(nodes, levels), Crowd()
+def context_of(nodes, running=(), levels=LEVELS) -> PlacementContext:
+    cluster, pod_index = Cluster(nodes, levels), PodLabelIndex()
     for each in running:
-        roles = {role.name: role for role in each.unit.roles}
-        for seat in each.seats:
-            cluster.occupy(roles[seat.role], seat)
-        crowd.enter(each)
+        roles = {role.name: role for role in each.workload.roles}
+        for pod in each.pods:
+            cluster.occupy(roles[pod.role], pod)
+        pod_index.add(each)
     cluster.settle()
-    return Scene(cluster, Work(10**9), crowd)
+    return PlacementContext(cluster, Work(10**9), pod_index)
 
 
-def placed(scene, what):
-    return place.place(scene, what, place.least_of(what))
+def placed(context, what):
+    return gang_placement.place(context, what, pod_sets.minimum(what))
 
 
 def where(answer) -> list[str]:
-    """Nodes of the members, or nothing when they were not placed."""
-    return [] if isinstance(answer, Failure) else [seat.node for seat in answer]
+    """Nodes of the pods, or nothing when they were not placed."""
+    return [] if isinstance(answer, PlacementFailure) else [pod.node for pod in answer]
 
 
-def at(what: Unit, *nodes: str) -> Running:
-    return Running(what, tuple(Seat("w", i, name) for i, name in enumerate(nodes)), 0.0)
+def at(what: Workload, *nodes: str) -> Running:
+    return Running(what, tuple(PodAssignment("w", i, name) for i, name in enumerate(nodes)), 0.0)
 
 
 # --- gangs, domains, packing: against counting by hand ------------------------------------------
@@ -91,7 +93,7 @@ def room(nodes, cpu) -> int:
 
 
 SIZES = st.tuples(st.integers(1, 3), st.integers(1, 3))
-"""How many members, and the cpu of each."""
+"""How many pods, and the cpu of each."""
 PACKS = st.sampled_from(["binpack", "spread"])
 
 
@@ -107,26 +109,26 @@ PACKS = st.sampled_from(["binpack", "spread"])
     ),
 )  # fmt: skip
 def test_a_gang_is_placed_exactly_if_it_fits(nodes, count, cpu, pack, topology):
-    scene = scene_of(nodes)
-    before = scene.cluster.free.copy()
-    answer = placed(scene, unit(role(count, cpu), pack=pack, topology=topology))
+    context = context_of(nodes)
+    before = context.cluster.free.copy()
+    answer = placed(context, workload(role(count, cpu), pack=pack, topology=topology))
     groups = list(domains(nodes, 0).values())
     if topology is not None and topology.required:
         depth = {"block": 1, "rack": 2}.get(topology.level)
         groups = list(domains(nodes, depth).values()) if depth else [[each] for each in nodes]
     fits = any(room(group, cpu) >= count for group in groups)
-    assert isinstance(answer, Failure) != fits
+    assert isinstance(answer, PlacementFailure) != fits
     if not fits:
         assert answer.resolved
-        assert answer.room == max(room(group, cpu) for group in groups) or not answer.topology
-        assert (scene.cluster.free == before).all(), "nothing is taken"
+        assert answer.fitting == max(room(group, cpu) for group in groups) or not answer.topology
+        assert (context.cluster.free == before).all(), "nothing is taken"
         return
     used = collections.Counter(where(answer))
     assert sum(used.values()) == count
-    assert [seat.index for seat in answer] == list(range(count))
+    assert [pod.index for pod in answer] == list(range(count))
     assert any(used.keys() <= {each.name for each in group} for group in groups)
-    assert (scene.cluster.free >= 0).all()
-    assert before.sum() - scene.cluster.free.sum() == count * cpu
+    assert (context.cluster.free >= 0).all()
+    assert before.sum() - context.cluster.free.sum() == count * cpu
 
 
 @settings(deadline=None, max_examples=200)
@@ -136,7 +138,9 @@ def test_the_tightest_domain_is_taken(nodes, count, level):
     rooms = {path: room(group, 1) for path, group in groups.items()}
     fitting = [size for size in rooms.values() if size >= count]
     assume(fitting)
-    answer = placed(scene_of(nodes), unit(role(count), topology=Topology(level, required=True)))
+    answer = placed(
+        context_of(nodes), workload(role(count), topology=Topology(level, required=True))
+    )
     by_name = {each.name: each.path[: LEVELS.index(level) + 1] for each in nodes}
     assert rooms[by_name[answer[0].node]] == min(fitting)
 
@@ -146,7 +150,7 @@ def test_the_tightest_domain_is_taken(nodes, count, level):
 def test_spread_is_even_as_far_as_there_is_room(nodes, count):
     assume(room(nodes, 1) >= count)
     used = collections.Counter(
-        where(placed(scene_of(nodes, levels=()), unit(role(count), pack="spread")))
+        where(placed(context_of(nodes, levels=()), workload(role(count), pack="spread")))
     )
     most = max(used.values())
     for each in nodes:
@@ -158,7 +162,7 @@ def test_spread_is_even_as_far_as_there_is_room(nodes, count):
 @given(nodes=grids(), count=st.integers(1, 20))
 def test_binpack_uses_the_fewest_nodes(nodes, count):
     assume(room(nodes, 1) >= count)
-    used = set(where(placed(scene_of(nodes, levels=()), unit(role(count)))))
+    used = set(where(placed(context_of(nodes, levels=()), workload(role(count)))))
     sizes = sorted((each.allocatable["cpu"] for each in nodes), reverse=True)
     fewest = next(n for n in range(len(sizes) + 1) if sum(sizes[:n]) >= count)
     assert len(used) == fewest
@@ -167,34 +171,36 @@ def test_binpack_uses_the_fewest_nodes(nodes, count):
 @settings(deadline=None, max_examples=200)
 @given(nodes=grids(), sizes=st.lists(SIZES, min_size=2, max_size=3), required=st.booleans())
 def test_several_roles_start_together_or_not_at_all(nodes, sizes, required):
-    scene = scene_of(nodes)
-    before = scene.cluster.free.copy()
+    context = context_of(nodes)
+    before = context.cluster.free.copy()
     roles = [role(count, cpu, f"w{i}") for i, (count, cpu) in enumerate(sizes)]
-    answer = placed(scene, unit(*roles, topology=Topology("rack", True) if required else None))
-    if isinstance(answer, Failure):
-        assert (scene.cluster.free == before).all()
+    answer = placed(
+        context, workload(*roles, topology=Topology("rack", True) if required else None)
+    )
+    if isinstance(answer, PlacementFailure):
+        assert (context.cluster.free == before).all()
         if answer.resolved:
-            alone = [r for r in roles if room(nodes, r.needs["cpu"]) < r.least]
+            alone = [r for r in roles if room(nodes, r.needs["cpu"]) < r.min_count]
             assert answer.role in alone, "impossible only with a proof"
         return
-    assert collections.Counter(s.role for s in answer) == {r.name: r.least for r in roles}
-    assert (scene.cluster.free >= 0).all()
+    assert collections.Counter(s.role for s in answer) == {r.name: r.min_count for r in roles}
+    assert (context.cluster.free >= 0).all()
     if required:
         racks = {each.name: each.path for each in nodes}
-        assert len({racks[seat.node] for seat in answer}) == 1
+        assert len({racks[pod.node] for pod in answer}) == 1
 
 
 def test_preferred_topology_climbs_to_the_next_wider_level():
     nodes = [node("a", 2, ("b0", "r0")), node("b", 2, ("b0", "r1")), node("c", 9, ("b1", "r2"))]
     nodes.append(node("d", 1, ("b1", "r3")))
-    answer = placed(scene_of(nodes[:2] + nodes[3:]), unit(role(4), topology=Topology("rack")))
+    answer = placed(context_of(nodes[:2] + nodes[3:]), workload(role(4), topology=Topology("rack")))
     assert set(where(answer)) == {"a", "b"}, "no rack has 4, but one block has"
 
 
 def test_members_without_devices_leave_nodes_with_devices_alone():
     with_gpu = node("a", 9, devices=(Device("g", "gpu"),))
-    scene = scene_of([with_gpu, node("b", 2)])
-    assert where(placed(scene, unit(role(1)))) == ["b"]
+    context = context_of([with_gpu, node("b", 2)])
+    assert where(placed(context, workload(role(1)))) == ["b"]
 
 
 # --- which nodes at all -------------------------------------------------------------------------
@@ -236,37 +242,41 @@ def test_constraints_choose_nodes_as_kubernetes_does(constraint, nodes):
     ])  # fmt: skip
     if not constraint.tolerations:
         nodes -= {"e"}
-    caps = cluster.caps(cluster.shape_of(role(constraint=constraint)))
+    caps = cluster.pod_capacity(cluster.shape_of(role(constraint=constraint)))
     assert {cluster.nodes[i].name for i in caps.nonzero()[0]} == nodes
 
 
 def test_host_ports_admit_one_member_per_node():
     web = role(2, ports=(80,))
-    scene = scene_of([node("a"), node("b")])
-    assert sorted(where(placed(scene, unit(web)))) == ["a", "b"]
-    assert isinstance(placed(scene, unit(role(1, ports=(443, 80)), key="v")), Failure)
-    assert not isinstance(placed(scene, unit(role(1, ports=(443,)), key="w")), Failure)
+    context = context_of([node("a"), node("b")])
+    assert sorted(where(placed(context, workload(web)))) == ["a", "b"]
+    assert isinstance(
+        placed(context, workload(role(1, ports=(443, 80)), key="v")), PlacementFailure
+    )
+    assert not isinstance(
+        placed(context, workload(role(1, ports=(443,)), key="w")), PlacementFailure
+    )
 
 
 def test_a_failed_attempt_gives_its_ports_back():
-    scene = scene_of([node("a")])
+    context = context_of([node("a")])
     web = role(1, ports=(80,))
-    assert isinstance(placed(scene, unit(web, role(1, 9, "big"))), Failure)
-    assert not isinstance(placed(scene, unit(web)), Failure)
+    assert isinstance(placed(context, workload(web, role(1, 9, "big"))), PlacementFailure)
+    assert not isinstance(placed(context, workload(web)), PlacementFailure)
 
 
 def test_volumes_count_against_the_attach_limit_of_a_node():
     nodes = [node("a", 9, attach_limits={"csi": 3}), node("b", 9)]
-    answer = placed(scene_of(nodes), unit(role(1, attach=(("csi", 2),))))
+    answer = placed(context_of(nodes), workload(role(1, attach=(("csi", 2),))))
     assert where(answer) == ["a"]
-    answer = placed(scene_of(nodes), unit(role(2, attach=(("csi", 2),))))
-    assert isinstance(answer, Failure)
-    assert answer.room == 1
+    answer = placed(context_of(nodes), workload(role(2, attach=(("csi", 2),))))
+    assert isinstance(answer, PlacementFailure)
+    assert answer.fitting == 1
 
 
 def test_a_resource_that_no_node_has_fits_nowhere():
     thing = Role("w", 1, 1, {"cpu": 1, "example.com/thing": 1})
-    assert isinstance(placed(scene_of([node("a")]), unit(thing)), Failure)
+    assert isinstance(placed(context_of([node("a")]), workload(thing)), PlacementFailure)
 
 
 # --- near, away, spread: as Kubernetes ----------------------------------------------------------
@@ -279,7 +289,7 @@ ZONED = [
 ]
 WEB = (("app", "web"),)
 IS_WEB = (Requirement("app", "In", ("web",)),)
-web = unit(role(labels=WEB), key="web")
+web = workload(role(labels=WEB), key="web")
 
 
 def near(key, **more) -> Affinity:
@@ -320,41 +330,41 @@ def away(key, **more) -> Affinity:
     ],
 )  # fmt: skip
 def test_terms_allow_the_nodes_that_kubernetes_would(running, what, nodes):
-    crowd = [at(web, *running)] if running else []
+    pod_index = [at(web, *running)] if running else []
     allowed = set()
     for each in ZONED:
-        scene = scene_of(ZONED, crowd)
-        scene.within = scene.cluster.mask(Constraint(names=frozenset((each.name,))))
-        allowed |= set(where(placed(scene, unit(what))))
+        context = context_of(ZONED, pod_index)
+        context.within = context.cluster.mask(Constraint(names=frozenset((each.name,))))
+        allowed |= set(where(placed(context, workload(what))))
     assert allowed == nodes
 
 
-def test_who_runs_keeps_others_away_too():
-    hermit = unit(role(affinities=(away("zone"),)), key="hermit")
-    scene = scene_of(ZONED, [at(hermit, "a")])
-    assert set(where(placed(scene, unit(role(1, labels=WEB))))) <= {"c", "d"}
-    assert where(placed(scene, unit(role(1), topology=Topology("node")))) == ["a"], "no web"
+def test_anti_affinity_of_running_pods_counts_too():
+    hermit = workload(role(affinities=(away("zone"),)), key="hermit")
+    context = context_of(ZONED, [at(hermit, "a")])
+    assert set(where(placed(context, workload(role(1, labels=WEB))))) <= {"c", "d"}
+    assert where(placed(context, workload(role(1), topology=Topology("node")))) == ["a"], "no web"
 
 
 def test_only_the_hermits_own_namespace_is_kept_away():
-    hermit = unit(role(affinities=(away("host"),)), key="hermit", namespace="one")
+    hermit = workload(role(affinities=(away("host"),)), key="hermit", namespace="one")
     nodes = [node("a", 9, labels={"host": "a"})]
     for namespace, fits in (("one", False), ("two", True)):
-        scene = scene_of(nodes, [at(hermit, "a")])
-        answer = placed(scene, unit(role(labels=WEB), namespace=namespace))
-        assert isinstance(answer, Failure) != fits
+        context = context_of(nodes, [at(hermit, "a")])
+        answer = placed(context, workload(role(labels=WEB), namespace=namespace))
+        assert isinstance(answer, PlacementFailure) != fits
 
 
 def test_members_of_a_gang_see_each_other():
-    apart = unit(role(3, labels=WEB, affinities=(away("host"),)))
-    assert len(set(where(placed(scene_of(ZONED), apart)))) == 3
-    too_many = unit(role(5, labels=WEB, affinities=(away("host"),)))
-    scene = scene_of(ZONED)
-    assert isinstance(placed(scene, too_many), Failure)
-    assert len(where(placed(scene, apart))) == 3, "nothing of the failed attempt is left"
-    even = unit(role(4, labels=WEB, spreads=(Spread("zone", IS_WEB),)))
+    apart = workload(role(3, labels=WEB, affinities=(away("host"),)))
+    assert len(set(where(placed(context_of(ZONED), apart)))) == 3
+    too_many = workload(role(5, labels=WEB, affinities=(away("host"),)))
+    context = context_of(ZONED)
+    assert isinstance(placed(context, too_many), PlacementFailure)
+    assert len(where(placed(context, apart))) == 3, "nothing of the failed attempt is left"
+    even = workload(role(4, labels=WEB, spreads=(Spread("zone", IS_WEB),)))
     zones = {each.name: each.labels.get("zone") for each in ZONED}
-    used = collections.Counter(zones[name] for name in where(placed(scene_of(ZONED), even)))
+    used = collections.Counter(zones[name] for name in where(placed(context_of(ZONED), even)))
     assert used == {"x": 2, "y": 2}
 
 
@@ -362,36 +372,40 @@ def test_spread_counts_only_nodes_that_the_selector_allows():
     nodes = [*ZONED[:3], node("e", 9, labels={"zone": "z", "host": "e"})]
     only_xy = Constraint(affinity=((Requirement("zone", "In", ("x", "y")),),))
     what = role(constraint=only_xy, labels=WEB, spreads=(Spread("zone", IS_WEB),))
-    scene = scene_of(nodes, [at(web, "a", "c")])
-    assert where(placed(scene, unit(what))), "zone z is empty but out of reach"
+    context = context_of(nodes, [at(web, "a", "c")])
+    assert where(placed(context, workload(what))), "zone z is empty but out of reach"
 
 
 def test_spread_counts_tainted_nodes_as_kubernetes_does_by_default():
     nodes = [ZONED[0], node("e", 9, labels={"zone": "z"}, taints=(Taint("dedicated"),))]
     what = role(labels=WEB, spreads=(Spread("zone", IS_WEB),))
-    assert isinstance(placed(scene_of(nodes, [at(web, "a")]), unit(what)), Failure)
+    assert isinstance(placed(context_of(nodes, [at(web, "a")]), workload(what)), PlacementFailure)
 
 
 def test_preferences_decide_among_nodes_that_are_allowed():
-    scene = scene_of(ZONED, [at(web, "c")])
-    assert where(placed(scene, unit(role(affinities=(near("host", required=False),))))) == ["c"]
-    assert where(placed(scene, unit(role(affinities=(away("host", required=False),))))) != ["c"]
+    context = context_of(ZONED, [at(web, "c")])
+    assert where(placed(context, workload(role(affinities=(near("host", required=False),))))) == [
+        "c"
+    ]
+    assert where(placed(context, workload(role(affinities=(away("host", required=False),))))) != [
+        "c"
+    ]
 
 
 def test_a_crowd_that_left_is_forgotten():
-    hermit = at(unit(role(affinities=(away("zone"),)), key="hermit"), "a")
-    crowd = Crowd()
-    crowd.enter(hermit)
-    assert crowd.repels
-    crowd.leave(hermit)
-    assert not crowd.repels
+    hermit = at(workload(role(affinities=(away("zone"),)), key="hermit"), "a")
+    pod_index = PodLabelIndex()
+    pod_index.add(hermit)
+    assert pod_index.has_anti_affinity
+    pod_index.remove(hermit)
+    assert not pod_index.has_anti_affinity
 
 
-def test_wishes_are_numbered_from_where_they_begin():
-    scene = scene_of([node("a")])
+def test_requests_are_numbered_from_where_they_begin():
+    context = context_of([node("a")])
     what = role(1)
-    answer = place.place(scene, unit(what), [Wish(what, 2, first=3)])
-    assert [seat.index for seat in answer] == [3, 4]
+    answer = gang_placement.place(context, workload(what), [PodSetRequest(what, 2, first=3)])
+    assert [pod.index for pod in answer] == [3, 4]
 
 
 def test_of_two_roles_one_that_is_counted_by_trying_is_not_surely_without_room():
@@ -401,8 +415,8 @@ def test_of_two_roles_one_that_is_counted_by_trying_is_not_surely_without_room()
         Device(f"g{i}", "gpu", memory=memory, forms=shares) for i, memory in enumerate((80, 16))
     )
     twins = role(devices=(DeviceRequest("gpu"), DeviceRequest("gpu", memory=40)))
-    both = unit(twins, role(name="helper"))
-    for what in (both, unit(twins)):
-        answer = placed(scene_of([node("n", devices=gpus)]), what)
-        assert isinstance(answer, Failure)
+    both = workload(twins, role(name="helper"))
+    for what in (both, workload(twins)):
+        answer = placed(context_of([node("n", devices=gpus)]), what)
+        assert isinstance(answer, PlacementFailure)
         assert not answer.resolved

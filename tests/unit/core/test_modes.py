@@ -7,24 +7,27 @@ import math
 
 import pytest
 
-from windlass.core import accounting, cycle, explain, state
-from windlass.core.facts import (
+from windlass.core.cycle import cycle
+from windlass.core.explain import explain
+from windlass.core.fairness import past_use
+from windlass.core.model.types import (
     Account,
+    ClusterFacts,
     Device,
     DeviceRequest,
-    Facts,
     Grant,
     Node,
+    PodAssignment,
     Policy,
     Profile,
     Queue,
     Role,
     Running,
-    Seat,
-    Unit,
     Verdict,
+    Workload,
 )
-from windlass.core.predict import History
+from windlass.core.prediction.predictor import History
+from windlass.core.snapshot import snapshot
 from windlass.kinds.reasons import Reason
 
 NOW = 1000.0
@@ -40,7 +43,7 @@ def gpu(number: int = 0, model: str = "a100", **more: object) -> Device:
     forms = frozenset(("whole", "share", "ratio", "partition"))
     return Device(
         f"g{number}", "gpu", model, memory=80_000, forms=forms, slices=8, profiles=CUT,
-        **more,  # type: ignore[arg-type]
+        **more,
     )  # fmt: skip
 
 
@@ -49,60 +52,64 @@ def gpus(count: int, model: str = "a100") -> tuple[Device, ...]:
 
 
 def node(name: str, *devices: Device, cpu: int = 64, **more: object) -> Node:
-    return Node(name, {"cpu": 1000 * cpu}, devices, **more)  # type: ignore[arg-type]
+    return Node(name, {"cpu": 1000 * cpu}, devices, **more)
 
 
-def unit(
+def workload(
     key: str, *requests: DeviceRequest, members: int = 1, bundle: str = "", **more: object
-) -> Unit:
+) -> Workload:
     role = Role(
         "w", members, members, {"cpu": 1000}, requests,
-        bundle=bundle,  # type: ignore[arg-type]
+        bundle=bundle,
     )  # fmt: skip
-    return Unit(key, str(more.pop("queue", "q")), (role,), **more)  # type: ignore[arg-type]
+    return Workload(key, str(more.pop("queue", "q")), (role,), **more)
 
 
-def runs(who: Unit, *seats: tuple[str, *tuple[str, ...]], end: float | None = None) -> Running:
-    """Each member holds whole devices of a node."""
+def runs(who: Workload, *pods: tuple[str, *tuple[str, ...]], end: float | None = None) -> Running:
+    """Each pod holds whole devices of a node."""
     found = (
-        Seat("w", index, where, tuple(Grant(each, memory=80_000) for each in held))
-        for index, (where, *held) in enumerate(seats)
+        PodAssignment("w", index, where, tuple(Grant(each, memory=80_000) for each in held))
+        for index, (where, *held) in enumerate(pods)
     )
     return Running(who, tuple(found), NOW - 100, end)
 
 
-def decided(facts: Facts, policy: Policy = Policy()) -> cycle.Decision:  # noqa: B008
-    return cycle.decide(state.build(facts), NOW, policy)
+def decided(facts: ClusterFacts, policy: Policy = Policy()) -> cycle.Decision:  # noqa: B008
+    return cycle.decide(snapshot.build(facts), NOW, policy)
 
 
 def started(decision: cycle.Decision) -> list[str]:
-    return [placement.unit for placement in decision.placements]
+    return [placement.workload for placement in decision.placements]
 
 
 def where(decision: cycle.Decision, key: str = "me") -> list[tuple[str, ...]]:
-    """The node and the very devices of each member; nothing, if it waits."""
-    seats = next((each.seats for each in decision.placements if each.unit == key), ())
-    return [(seat.node, *(grant.device for grant in seat.grants)) for seat in seats]
+    """The node and the very devices of each pod; nothing, if it waits."""
+    pods = next((each.pods for each in decision.placements if each.workload == key), ())
+    return [(pod.node, *(grant.device for grant in pod.grants)) for pod in pods]
 
 
 def verdict(decision: cycle.Decision, key: str = "me") -> Verdict:
-    return next(each for each in decision.verdicts if each.unit == key)
+    return next(each for each in decision.verdicts if each.workload == key)
 
 
 # --- nodes that do not exist yet ----------------------------------------------------------------
 
 
-def test_a_node_that_could_be_had_takes_nobody_is_wanted_and_makes_nothing_impossible() -> None:
+def test_a_node_that_could_be_provisioned_takes_no_pod_is_wanted_and_makes_nothing_impossible() -> (
+    None
+):
     pool = node("pool", *gpus(4), ready_in=90.0)
-    me = unit("me", DeviceRequest("gpu", 4))
-    found = decided(Facts((node("here", *gpus(1)), pool), Q, waiting=(me,)))
+    me = workload("me", DeviceRequest("gpu", 4))
+    found = decided(ClusterFacts((node("here", *gpus(1)), pool), Q, waiting=(me,)))
     assert started(found) == []
     assert verdict(found).reason is Reason.WAITING_FOR_CAPACITY
-    assert [(each.node, each.units) for each in found.wanted] == [("pool", ("me",))]
+    assert [(each.node, each.workloads) for each in found.wanted] == [("pool", ("me",))]
     there = dataclasses.replace(pool, ready_in=0.0)
-    assert where(decided(Facts((there,), Q, waiting=(me,)))) == [("pool", "g0", "g1", "g2", "g3")]
-    too_large = unit("me", DeviceRequest("gpu", 5))
-    never = decided(Facts((pool,), Q, waiting=(too_large,)))
+    assert where(decided(ClusterFacts((there,), Q, waiting=(me,)))) == [
+        ("pool", "g0", "g1", "g2", "g3")
+    ]
+    too_large = workload("me", DeviceRequest("gpu", 5))
+    never = decided(ClusterFacts((pool,), Q, waiting=(too_large,)))
     assert verdict(never).reason is Reason.IMPOSSIBLE
     assert never.wanted == ()
 
@@ -111,7 +118,7 @@ def test_a_node_that_could_be_had_takes_nobody_is_wanted_and_makes_nothing_impos
 
 
 def nic(number: int, **more: object) -> Device:
-    return Device(f"nic{number}", "rdma", **more)  # type: ignore[arg-type]
+    return Device(f"nic{number}", "rdma", **more)
 
 
 @pytest.mark.parametrize(("bundle", "place"), [("pcie", "switch"), ("numa", "numa")])
@@ -123,52 +130,56 @@ def test_gpus_and_nic_come_from_one_place_of_a_node_or_not_at_all(bundle: str, p
 
     apart = node("apart", gpu(0, **at(0)), gpu(1, **at(0)), nic(0, **at(1)))
     good = node("good", gpu(0, **at(0)), gpu(1, **at(1)), gpu(2, **at(1)), nic(1, **at(1)))
-    wish = (DeviceRequest("gpu", 2), DeviceRequest("rdma"))
-    me = unit("me", *wish, bundle=bundle)
-    assert where(decided(Facts((apart, good), Q, waiting=(me,)))) == [("good", "g1", "g2", "nic1")]
-    taken = runs(unit("x", DeviceRequest("gpu")), ("good", "g2"))
-    waits = decided(Facts((apart, good), Q, (taken,), (me,)))
+    request = (DeviceRequest("gpu", 2), DeviceRequest("rdma"))
+    me = workload("me", *request, bundle=bundle)
+    assert where(decided(ClusterFacts((apart, good), Q, waiting=(me,)))) == [
+        ("good", "g1", "g2", "nic1")
+    ]
+    taken = runs(workload("x", DeviceRequest("gpu")), ("good", "g2"))
+    waits = decided(ClusterFacts((apart, good), Q, (taken,), (me,)))
     place_of = {"pcie": "under one PCIe switch", "numa": "on one NUMA node"}[bundle]
     assert verdict(waits).reason is Reason.WAITING_FOR_TOPOLOGY
     assert verdict(waits).message == (
-        f"needs 2 gpu, 1 rdma, 1 cpu {place_of}; room for 0 now, enough is free on nodes but none "
+        f"needs 2 gpu, 1 rdma, 1 cpu {place_of}; 0 fit now, enough is free on nodes but none "
         f"has its devices {place_of}"
     )
-    never = verdict(decided(Facts((apart,), Q, waiting=(me,))))
+    never = verdict(decided(ClusterFacts((apart,), Q, waiting=(me,))))
     assert never.reason is Reason.IMPOSSIBLE
     assert never.message.endswith(f"; even of empty nodes none has its devices {place_of}")
     loose = dataclasses.replace(me, roles=(dataclasses.replace(me.roles[0], bundle=""),))
-    assert where(decided(Facts((apart,), Q, waiting=(loose,)))) == [("apart", "g0", "g1", "nic0")]
+    assert where(decided(ClusterFacts((apart,), Q, waiting=(loose,)))) == [
+        ("apart", "g0", "g1", "nic0")
+    ]
 
 
 def test_the_best_acceptable_model_is_taken_and_the_next_where_it_is_not_to_be_had() -> None:
     new, old = node("new", *gpus(2, "h100")), node("old", *gpus(2, "a100"))
-    me = unit("me", DeviceRequest("gpu", 2, models=("h100", "a100")))
-    assert where(decided(Facts((new, old), Q, waiting=(me,)))) == [("new", "g0", "g1")]
-    busy = runs(unit("x", DeviceRequest("gpu")), ("new", "g1"))
-    assert where(decided(Facts((new, old), Q, (busy,), (me,)))) == [("old", "g0", "g1")]
-    picky = unit("me", DeviceRequest("gpu", 2, models=("h100",)))
-    assert verdict(decided(Facts((new, old), Q, (busy,), (picky,)))).resource == "gpu/h100"
+    me = workload("me", DeviceRequest("gpu", 2, models=("h100", "a100")))
+    assert where(decided(ClusterFacts((new, old), Q, waiting=(me,)))) == [("new", "g0", "g1")]
+    busy = runs(workload("x", DeviceRequest("gpu")), ("new", "g1"))
+    assert where(decided(ClusterFacts((new, old), Q, (busy,), (me,)))) == [("old", "g0", "g1")]
+    picky = workload("me", DeviceRequest("gpu", 2, models=("h100",)))
+    assert verdict(decided(ClusterFacts((new, old), Q, (busy,), (picky,)))).resource == "gpu/h100"
 
 
 def test_members_of_a_gang_get_one_model_where_one_has_room_for_all_else_a_mix() -> None:
     new, old = node("new", *gpus(1, "h100")), node("old", *gpus(3, "a100"))
-    pair = unit("me", DeviceRequest("gpu", models=("h100", "a100")), members=2)
-    found = where(decided(Facts((new, old), Q, waiting=(pair,))))
+    pair = workload("me", DeviceRequest("gpu", models=("h100", "a100")), members=2)
+    found = where(decided(ClusterFacts((new, old), Q, waiting=(pair,))))
     assert [place for place, _ in found] == ["old", "old"]
-    four = unit("me", DeviceRequest("gpu", models=("h100", "a100")), members=4)
-    found = where(decided(Facts((new, old), Q, waiting=(four,))))
+    four = workload("me", DeviceRequest("gpu", models=("h100", "a100")), members=4)
+    found = where(decided(ClusterFacts((new, old), Q, waiting=(four,))))
     assert sorted(place for place, _ in found) == ["new", "old", "old", "old"]
 
 
-def test_a_models_quota_sends_who_accepts_others_there_and_the_rest_wait_for_it() -> None:
+def test_a_models_quota_sends_flexible_workloads_to_others_and_the_rest_wait_for_it() -> None:
     nodes = (node("new", *gpus(4, "h100")), node("old", *gpus(4, "a100")))
     queue = Queue("q", limit={"gpu/h100": 1000})
-    flexible = unit("flexible", DeviceRequest("gpu", 2, models=("h100", "a100")))
-    anything = unit("anything", DeviceRequest("gpu", 2))
-    picky = unit("picky", DeviceRequest("gpu", 2, models=("h100",)))
-    small = unit("small", DeviceRequest("gpu", models=("h100",)), submitted=1.0)
-    found = decided(Facts(nodes, (queue,), waiting=(flexible, anything, picky, small)))
+    flexible = workload("flexible", DeviceRequest("gpu", 2, models=("h100", "a100")))
+    anything = workload("anything", DeviceRequest("gpu", 2))
+    picky = workload("picky", DeviceRequest("gpu", 2, models=("h100",)))
+    small = workload("small", DeviceRequest("gpu", models=("h100",)), submitted=1.0)
+    found = decided(ClusterFacts(nodes, (queue,), waiting=(flexible, anything, picky, small)))
     assert [where(found, key)[0][0] for key in ("flexible", "anything")] == ["old", "old"]
     assert where(found, "small") == [("new", "g0")]
     told = verdict(found, "picky")
@@ -180,69 +191,69 @@ def test_a_models_quota_sends_who_accepts_others_there_and_the_rest_wait_for_it(
 @pytest.mark.parametrize("ratio", [2, 4, 8])
 def test_parts_of_a_ratio_lock_the_device_for_everything_else(ratio: int) -> None:
     device = node("n", gpu())
-    parts = [unit(f"p{i}", DeviceRequest("gpu", ratio=ratio)) for i in range(ratio + 1)]
-    found = decided(Facts((device,), Q, waiting=tuple(parts)))
+    parts = [workload(f"p{i}", DeviceRequest("gpu", ratio=ratio)) for i in range(ratio + 1)]
+    found = decided(ClusterFacts((device,), Q, waiting=tuple(parts)))
     assert len(started(found)) == ratio, "as many as the ratio says, and no more"
-    held = Running(parts[0], found.placements[0].seats, NOW)
+    held = Running(parts[0], found.placements[0].pods, NOW)
     others = (
-        unit("ratio", DeviceRequest("gpu", ratio=4 if ratio == 2 else 2)),
-        unit("share", DeviceRequest("gpu", memory=1)),
-        unit("whole", DeviceRequest("gpu")),
-        unit("slice", DeviceRequest("gpu", profile="1g")),
+        workload("ratio", DeviceRequest("gpu", ratio=4 if ratio == 2 else 2)),
+        workload("share", DeviceRequest("gpu", memory=1)),
+        workload("whole", DeviceRequest("gpu")),
+        workload("slice", DeviceRequest("gpu", profile="1g")),
     )
-    assert started(decided(Facts((device,), Q, (held,), others))) == []
-    assert started(decided(Facts((device,), Q, (held,), parts[1:2]))) == [parts[1].key]
+    assert started(decided(ClusterFacts((device,), Q, (held,), others))) == []
+    assert started(decided(ClusterFacts((device,), Q, (held,), parts[1:2]))) == [parts[1].key]
     for other in others:
-        assert started(decided(Facts((device,), Q, waiting=(other,)))) == [other.key]
+        assert started(decided(ClusterFacts((device,), Q, waiting=(other,)))) == [other.key]
 
 
 def test_a_3g_partition_takes_four_of_eight_memory_slices() -> None:
-    wishes = [unit(f"u{i}", DeviceRequest("gpu", profile="3g")) for i in range(3)]
-    small = unit("small", DeviceRequest("gpu", profile="1g"), submitted=1.0)
-    found = decided(Facts((node("n", gpu()),), Q, waiting=(*wishes, small)))
+    requests = [workload(f"u{i}", DeviceRequest("gpu", profile="3g")) for i in range(3)]
+    small = workload("small", DeviceRequest("gpu", profile="1g"), submitted=1.0)
+    found = decided(ClusterFacts((node("n", gpu()),), Q, waiting=(*requests, small)))
     assert started(found) == ["u0", "u1"], "slices 0-3 and 4-7; nothing is left for 1g either"
-    grants = [placement.seats[0].grants[0] for placement in found.placements]
+    grants = [placement.pods[0].grants[0] for placement in found.placements]
     assert sorted((grant.start, grant.memory) for grant in grants) == [(0, 40_000), (4, 40_000)]
-    held = Running(wishes[0], found.placements[0].seats, NOW)
-    beside = tuple(unit(f"s{i}", DeviceRequest("gpu", profile="1g")) for i in range(5))
+    held = Running(requests[0], found.placements[0].pods, NOW)
+    beside = tuple(workload(f"s{i}", DeviceRequest("gpu", profile="1g")) for i in range(5))
     room = 4 if grants[0].start else 3  # a 1g may begin at any slice but the last
-    assert len(started(decided(Facts((node("n", gpu()),), Q, (held,), beside)))) == room
+    assert len(started(decided(ClusterFacts((node("n", gpu()),), Q, (held,), beside)))) == room
     for form in ({"profile": "7g"}, {"memory": 1}, {"ratio": 2}, {}):
-        other = unit("w", DeviceRequest("gpu", **form))  # type: ignore[arg-type]
-        assert started(decided(Facts((node("n", gpu()),), Q, (held,), (other,)))) == []
+        other = workload("w", DeviceRequest("gpu", **form))
+        assert started(decided(ClusterFacts((node("n", gpu()),), Q, (held,), (other,)))) == []
 
 
 # --- whose turn it is ---------------------------------------------------------------------------
 
 
-def one_place(*waiting: Unit, queue: Queue = Q[0]) -> list[str]:
+def one_place(*waiting: Workload, queue: Queue = Q[0]) -> list[str]:
     """Who gets the only device."""
-    return started(decided(Facts((node("n", gpu()),), (queue,), waiting=waiting)))
+    return started(decided(ClusterFacts((node("n", gpu()),), (queue,), waiting=waiting)))
 
 
 def test_lifo_starts_the_newest_and_fifo_the_oldest_but_priority_comes_first() -> None:
-    line = [unit(f"at{i}", DeviceRequest("gpu"), submitted=float(i)) for i in (5, 3, 9)]
+    line = [workload(f"at{i}", DeviceRequest("gpu"), submitted=float(i)) for i in (5, 3, 9)]
     assert one_place(*line) == ["at3"]
     assert one_place(*line, queue=Queue("q", order="lifo")) == ["at9"]
-    urgent = unit("urgent", DeviceRequest("gpu"), submitted=4.0, priority=90)
+    urgent = workload("urgent", DeviceRequest("gpu"), submitted=4.0, priority=90)
     for order in ("fifo", "lifo", "priority", "fair", "shortest", "attained"):
-        assert one_place(*line, urgent, queue=Queue("q", order=order)) == ["urgent"]  # type: ignore[arg-type]
+        assert one_place(*line, urgent, queue=Queue("q", order=order)) == ["urgent"]
 
 
 def shared(
     *queues: Queue, running: tuple[Running, ...] = (), accounts: tuple[Account, ...] = ()
 ) -> list[str]:
-    """Of one unit in each queue that has no queues below it, who gets the last device."""
+    """Of one workload in each queue that has no queues below it, who gets the last device."""
     parents = {queue.parent for queue in queues}
     leaves = [queue.name for queue in queues if queue.name not in parents]
-    waiting = tuple(unit(f"of-{name}", DeviceRequest("gpu"), queue=name) for name in leaves)
-    facts = Facts((node("n", *gpus(4)),), queues, running, waiting, accounts=accounts)
+    waiting = tuple(workload(f"of-{name}", DeviceRequest("gpu"), queue=name) for name in leaves)
+    facts = ClusterFacts((node("n", *gpus(4)),), queues, running, waiting, accounts=accounts)
     return started(decided(facts))
 
 
 def holds(queue: str, *devices: str) -> Running:
     return runs(
-        unit(f"in-{queue}", DeviceRequest("gpu", len(devices)), queue=queue), ("n", *devices)
+        workload(f"in-{queue}", DeviceRequest("gpu", len(devices)), queue=queue), ("n", *devices)
     )
 
 
@@ -268,35 +279,35 @@ def test_past_use_counts_as_if_it_were_held() -> None:
 
 def test_use_above_the_entitlement_counts_by_default() -> None:
     running = (holds("a", "g0"), holds("b", "g1", "g2"))
-    ahead = Account("a", excess=0.6 * accounting.HORIZON)
+    ahead = Account("a", excess=0.6 * past_use.HORIZON)
     assert shared(Queue("a"), Queue("b"), running=running, accounts=(ahead,)) == ["of-b"]
 
 
 # --- what was learned ---------------------------------------------------------------------------
 
 
-def test_who_is_silent_passes_if_units_of_its_kin_and_size_ended_soon_enough() -> None:
+def test_a_workload_without_a_duration_passes_if_its_history_group_ended_soon_enough() -> None:
     """A real history of 60 seconds each: the head is promised the device in 200 seconds."""
     history = History()
     for number in range(40):
-        for kin, seconds in (("quick", 60.0), ("slow", 900.0)):
-            done = unit(f"{kin}{number}", DeviceRequest("gpu"), kin=kin)
-            history.know(done, 0.0)
+        for history_key, seconds in (("quick", 60.0), ("slow", 900.0)):
+            done = workload(f"{history_key}{number}", DeviceRequest("gpu"), history_key=history_key)
+            history.register(done, 0.0)
             history.observe(done, seconds)
-    busy = runs(unit("x", DeviceRequest("gpu")), ("n", "g0"), end=NOW + 200)
-    head = unit("head", DeviceRequest("gpu", 2))
-    facts = Facts((node("n", *gpus(2)),), Q, (busy,), (head,))
-    for kin, policy, passes in (
+    busy = runs(workload("x", DeviceRequest("gpu")), ("n", "g0"), end=NOW + 200)
+    head = workload("head", DeviceRequest("gpu", 2))
+    facts = ClusterFacts((node("n", *gpus(2)),), Q, (busy,), (head,))
+    for history_key, policy, passes in (
         ("quick", Policy(), True),
         ("slow", Policy(), False),
         ("stranger", Policy(), False),
         ("quick", Policy(unknown_runtime="never"), False),
     ):
-        passer = unit("me", DeviceRequest("gpu"), kin=kin, submitted=5.0)
+        passer = workload("me", DeviceRequest("gpu"), history_key=history_key, submitted=5.0)
         world = dataclasses.replace(facts, waiting=(head, passer))
-        found = cycle.decide(state.build(world, history), NOW, policy)
-        assert [(each.unit, each.start) for each in found.reservations] == [("head", NOW + 200)]
-        assert (started(found) == ["me"]) is passes, kin
+        found = cycle.decide(snapshot.build(world, history), NOW, policy)
+        assert [(each.workload, each.start) for each in found.reservations] == [("head", NOW + 200)]
+        assert (started(found) == ["me"]) is passes, history_key
         if not passes:
             assert verdict(found).reason is Reason.RESERVED_UNTIL
 
@@ -313,38 +324,38 @@ def test_who_is_silent_passes_if_units_of_its_kin_and_size_ended_soon_enough() -
         ("attained", 1, True),
     ],
 )
-def test_who_orders_by_length_promises_nothing_to_who_just_came_unless_told_to(
+def test_a_queue_ordered_by_length_reserves_for_no_new_workload_unless_configured(
     order: str, said: int | None, promised: bool
 ) -> None:
-    seats = tuple(Seat("w", number, "n") for number in range(64))
-    full = Running(unit("r", members=64), seats, NOW - 60, NOW + 60)
-    queue = Queue("q", order=order, reserve=said)  # type: ignore[arg-type]
-    head = unit("head", expected=50.0, submitted=NOW)
-    found = decided(Facts((node("n"),), (queue,), (full,), (head,)))
+    pods = tuple(PodAssignment("w", number, "n") for number in range(64))
+    full = Running(workload("r", members=64), pods, NOW - 60, NOW + 60)
+    queue = Queue("q", order=order, reserve=said)
+    head = workload("head", expected=50.0, submitted=NOW)
+    found = decided(ClusterFacts((node("n"),), (queue,), (full,), (head,)))
     assert bool(found.reservations) == promised
 
 
 # --- when time alone changes the answer ---------------------------------------------------------
 
 
-def test_it_is_looked_again_when_somebody_may_try_again() -> None:
-    later = unit("me", not_before=NOW + 40, lately=(Reason.WAITING_TO_RETRY, "it failed"))
-    found = decided(Facts((node("n"),), Q, waiting=(later,)))
+def test_the_scheduler_wakes_when_a_workload_may_be_retried() -> None:
+    later = workload("me", not_before=NOW + 40, lately=(Reason.WAITING_TO_RETRY, "it failed"))
+    found = decided(ClusterFacts((node("n"),), Q, waiting=(later,)))
     assert (started(found), found.wake_at) == ([], NOW + 40)
     assert started(
-        cycle.decide(state.build(Facts((node("n"),), Q, waiting=(later,))), NOW + 40)
+        cycle.decide(snapshot.build(ClusterFacts((node("n"),), Q, waiting=(later,))), NOW + 40)
     ) == ["me"]
 
 
 # --- the nearest changes ------------------------------------------------------------------------
 
 
-def test_an_impossible_wish_says_what_would_do_instead() -> None:
+def test_an_impossible_request_says_what_would_do_instead() -> None:
     """A certificate, and each kind of change that starts it."""
     nodes = tuple(node(f"n{i}", *gpus(4), path=(f"r{i}",)) for i in range(2))
-    me = unit("me", DeviceRequest("gpu", 6, models=("a100",)))
-    found = explain.explain(state.build(Facts(nodes, Q, waiting=(me,))), "me", NOW)
+    me = workload("me", DeviceRequest("gpu", 6, models=("a100",)))
+    found = explain.explain(snapshot.build(ClusterFacts(nodes, Q, waiting=(me,))), "me", NOW)
     assert found.certificate == (
         "it needs 6 gpu (a100) on one node; the node with most of them has 4"
     )
-    assert {change.kind: change.amount for change in found.fits_if} == {"devices": 4}
+    assert {change.action: change.amount for change in found.fits_if} == {"devices": 4}

@@ -5,16 +5,16 @@ import dataclasses
 import pytest
 
 from tests.unit.core.reserving import HEAD, NOW, node, promises, runs, snapshot, started
-from windlass.core.cycle import decide
-from windlass.core.facts import Queue, Reservation, Seat
-from windlass.core.predict import History
+from windlass.core.cycle.cycle import decide
+from windlass.core.model.types import PodAssignment, Queue, ReservationRecord
+from windlass.core.prediction.predictor import History
 
-SEATS = (Seat("w", 0, "a"), Seat("w", 1, "b"))
+SEATS = (PodAssignment("w", 0, "a"), PodAssignment("w", 1, "b"))
 NODES = (node("a"), node("b"))
 
 
 def given(start, made=NOW - 500):
-    return [Reservation("head", start, SEATS, made=made)]
+    return [ReservationRecord("head", start, SEATS, made=made)]
 
 
 def backfilled(**more):
@@ -24,9 +24,9 @@ def backfilled(**more):
 
 def test_a_backfilled_workload_that_overran_is_preempted_when_the_reservation_is_due():
     decision = decide(snapshot(NODES, [backfilled()], [HEAD], reservations=given(NOW)), NOW)
-    assert [(each.unit, each.gainer) for each in decision.evictions] == [("late", "head")]
-    assert "longer than it said" in decision.evictions[0].reason
-    assert [each.unit for each in decision.nominations] == ["head"]
+    assert [(each.workload, each.preemptor) for each in decision.evictions] == [("late", "head")]
+    assert "ran longer than expected" in decision.evictions[0].reason
+    assert [each.workload for each in decision.nominations] == ["head"]
     assert not decision.withdrawals
 
 
@@ -60,7 +60,7 @@ def test_others_run_on_and_the_start_is_withdrawn_with_the_reason(running, made)
     assert not decision.evictions
     assert not started(decision)
     (withdrawal,) = decision.withdrawals
-    assert (withdrawal.unit, withdrawal.start) == ("head", NOW)
+    assert (withdrawal.workload, withdrawal.start) == ("head", NOW)
     assert withdrawal.reason == "a workload of queue q ran longer than its estimate"
     assert promises(decision)["head"] > NOW
 
@@ -78,12 +78,14 @@ def test_a_lost_node_is_named():
 
 def ended(history, count, said, ran, user="ada"):
     for number in range(count):
-        unit = dataclasses.replace(HEAD, key=f"{user}{ran}{number}", kin=user, expected=said)
-        history.observe(unit, ran)
+        workload = dataclasses.replace(
+            HEAD, key=f"{user}{ran}{number}", history_key=user, expected=said
+        )
+        history.observe(workload, ran)
 
 
 def says(seconds, user="ada", **more):
-    return dataclasses.replace(HEAD, kin=user, expected=seconds, **more)
+    return dataclasses.replace(HEAD, history_key=user, expected=seconds, **more)
 
 
 def test_an_estimate_is_multiplied_by_how_wrong_the_user_was_lately():
@@ -118,7 +120,7 @@ def test_the_limit_at_which_a_workload_is_stopped_bounds_what_is_believed():
 def test_a_workload_without_estimate_is_gone_when_its_limit_has_passed():
     """It may so be let in before a reservation."""
     brief = dataclasses.replace(
-        HEAD, key="brief", roles=(dataclasses.replace(HEAD.roles[0], least=1, most=1),),
+        HEAD, key="brief", roles=(dataclasses.replace(HEAD.roles[0], min_count=1, max_count=1),),
         expected=None, submitted=1.0, max_runtime=50.0,
     )  # fmt: skip
     running = [runs("r", "a", end=NOW + 50)]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from windlass.core import cycle, partitions, state
-from windlass.core.cluster import Cluster
-from windlass.core.facts import (
+from windlass.core.cluster import partitions
+from windlass.core.cluster.cluster import Cluster
+from windlass.core.cycle import cycle
+from windlass.core.model.types import (
+    ClusterFacts,
     Device,
     DeviceRequest,
-    Facts,
     Grant,
     Node,
     Profile,
     Queue,
     Role,
-    Unit,
+    Workload,
 )
-from windlass.core.fragmentation import ENOUGH_PROFILES, Fragmentation
+from windlass.core.packing.scorer import ENOUGH_PROFILES, Fragmentation
+from windlass.core.snapshot.snapshot import WaitingPut, apply, build
 
 PROFILES = (
     Profile("1g", 1, (0, 1, 2, 3, 4, 5, 6), 142),
@@ -50,7 +52,7 @@ def test_a_large_partition_leaves_the_only_start_of_another() -> None:
     assert start("3g", 0) == 4, "a 4g begins at slice 0 only"
 
 
-def test_profiles_that_nobody_requests_are_not_kept_possible() -> None:
+def test_profiles_that_no_workload_requests_are_not_kept_possible() -> None:
     """Slices 0 and 1 are used. Where 3g are requested, a 1g stays in the half that can hold none
     any more; where 2g are, it goes to slice 6, where no 2g can begin."""
     assert start("1g", 0b0000_0011, (("1g", 1), ("3g", 1))) == 2
@@ -74,16 +76,16 @@ def test_one_partition_goes_to_the_node_where_it_blocks_the_least() -> None:
     """Both nodes take as many 1g; on the second the first three slices are used, so that a 1g in
     the fourth blocks nothing but one of its own kind."""
     nodes = tuple(Node(name, {"cpu": 8000}, (device(f"{name}-0"),)) for name in ("a", "b"))
-    snapshot = state.build(Facts(nodes, (Queue("q"),)))
+    snapshot = build(ClusterFacts(nodes, (Queue("q"),)))
     fill = snapshot.cluster
     for profile, at in (("2g", 4), ("1g", 6)):
-        fill.bank.move(0, [_grant("a-0", profile, at)], -1)
+        fill.device_table.move(0, [_grant("a-0", profile, at)], -1)
     for profile, at in (("2g", 0), ("1g", 2)):
-        fill.bank.move(1, [_grant("b-0", profile, at)], -1)
-    state.apply(snapshot, [state.Waits(Unit("u", "q", (role("1g"),)))])
+        fill.device_table.move(1, [_grant("b-0", profile, at)], -1)
+    apply(snapshot, [WaitingPut(Workload("u", "q", (role("1g"),)))])
     (placement,) = cycle.decide(snapshot, 1.0).placements
-    (seat,) = placement.seats
-    assert (seat.node, seat.grants[0].start) == ("b", 3)
+    (pod,) = placement.pods
+    assert (pod.node, pod.grants[0].start) == ("b", 3)
 
 
 def _grant(name: str, profile: str, at: int) -> Grant:

@@ -1,4 +1,4 @@
-"""docs/scheduling.md shows what the core really answers."""
+"""docs/reference/scheduling.md shows what the core really answers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import get_args
 import pytest
 
 from tools import pictures
-from windlass.core.facts import Order, Pack, Policy
+from windlass.core.model.types import Order, Pack, Policy
 from windlass.kinds.reasons import Reason
 
-PAGE = (Path(__file__).parents[3] / "docs" / "scheduling.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/reference/scheduling.md").read_text()
 _SHOWN = re.compile(
     r"      (start|stop|hold|promise|wait|wanted|it would|number|promised|when it|[A-Z]\w+:) "
 )

@@ -6,22 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.core import evidence, hazard, predict
-from windlass.core.facts import DeviceRequest, Role, Unit
-from windlass.core.predict import History
+from windlass.core.model.types import DeviceRequest, Role, Workload
+from windlass.core.prediction import hazard, predictor
+from windlass.core.prediction import history as prediction_history
+from windlass.core.prediction.predictor import History
 
 
-def unit(key="u", kin="", gpus=1, attained=0.0, expected=None) -> Unit:
+def workload(key="u", history_key="", gpus=1, attained=0.0, expected=None) -> Workload:
     worker = Role("worker", 1, 1, {}, (DeviceRequest("gpu", gpus),))
-    return Unit(key, "q", (worker,), kin=kin, attained=attained, expected=expected)
+    return Workload(
+        key, "q", (worker,), history_key=history_key, attained=attained, expected=expected
+    )
 
 
 def seen(*ended: tuple[str, float], gpus=1) -> History:
-    """A history in which units of these kins ran for so long, one after another."""
+    """A history in which workloads of these kins ran for so long, one after another."""
     history = History()
-    for number, (kin, ran) in enumerate(ended):
-        each = unit(f"{kin}-{number}", kin, gpus)
-        history.know(each)
+    for number, (history_key, ran) in enumerate(ended):
+        each = workload(f"{history_key}-{number}", history_key, gpus)
+        history.register(each)
         history.observe(each, ran)
     return history
 
@@ -30,68 +33,75 @@ def seen(*ended: tuple[str, float], gpus=1) -> History:
 
 
 def test_nothing_is_said_about_seconds_before_enough_was_seen():
-    history = seen(*[("team", 100.0)] * (predict.ENOUGH_KIN - 1))
-    assert history.expected(unit("new", "team")) is None
-    history.observe(unit("one-more", "team"), 100.0)
-    assert history.expected(unit("new", "team")) is not None
-    assert history.expected(unit("new", "stranger")) is None
+    history = seen(*[("team", 100.0)] * (predictor.ENOUGH_IN_GROUP - 1))
+    assert history.expected(workload("new", "team")) is None
+    history.observe(workload("one-more", "team"), 100.0)
+    assert history.expected(workload("new", "team")) is not None
+    assert history.expected(workload("new", "stranger")) is None
 
 
 def test_strangers_are_judged_by_their_size_once_many_of_it_ended():
-    history = seen(*[(f"team-{n}", 1000.0) for n in range(predict.ENOUGH_ALIKE)])
-    found = history.expected(unit("new", "stranger"))
+    history = seen(*[(f"team-{n}", 1000.0) for n in range(predictor.ENOUGH_SIMILAR)])
+    found = history.expected(workload("new", "stranger"))
     assert found == pytest.approx(1000.0, rel=0.5)
-    assert history.expected(unit("new", "stranger", gpus=8)) is None
+    assert history.expected(workload("new", "stranger", gpus=8)) is None
 
 
 @pytest.mark.parametrize("ran", [60.0, 1000.0, 40_000.0, 900_000.0])
-def test_what_units_alike_did_is_expected_again(ran):
+def test_what_workloads_alike_did_is_expected_again(ran):
     history = seen(*[("team", ran)] * 20)
-    found = history.at(0.0).quantile(unit("new", "team"), 0.5)
+    found = history.at(0.0).quantile(workload("new", "team"), 0.5)
     assert ran <= found <= ran * hazard.GROWTH + hazard.FIRST
 
 
 def test_expected_is_rather_too_long_than_too_short():
     history = seen(*[("team", 100.0 * n) for n in range(1, 21)])
-    assert history.expected(unit("new", "team")) >= 1500.0
+    assert history.expected(workload("new", "team")) >= 1500.0
 
 
-def test_what_a_unit_has_had_is_not_expected_again():
+def test_what_a_workload_has_had_is_not_expected_again():
     history = seen(*[("team", 100.0), ("team", 10_000.0)] * 10)
-    assert history.at(0.0).quantile(unit("new", "team"), 0.3) < 200.0
-    assert history.at(0.0).quantile(unit("new", "team"), 0.5, attained=500.0) > 9000.0
+    assert history.at(0.0).quantile(workload("new", "team"), 0.3) < 200.0
+    assert history.at(0.0).quantile(workload("new", "team"), 0.5, attained=500.0) > 9000.0
 
 
 def test_the_kin_that_ends_soon_goes_first():
     history = seen(*[("short", 100.0), ("long", 50_000.0)] * 10)
-    assert history.index(unit("a", "short"), 0.0) < history.index(unit("b", "long"), 0.0) / 5
+    assert (
+        history.index(workload("a", "short"), 0.0) < history.index(workload("b", "long"), 0.0) / 5
+    )
 
 
 def test_of_two_alike_the_one_with_fewer_devices_goes_first():
     history = History()
-    assert history.index(unit("a", gpus=8), 0.0) == 8 * history.index(unit("b", gpus=1), 0.0)
+    assert history.index(workload("a", gpus=8), 0.0) == 8 * history.index(
+        workload("b", gpus=1), 0.0
+    )
 
 
-def test_before_anything_is_known_who_has_had_the_least_goes_first():
+def test_before_anything_is_known_the_least_attained_service_comes_first():
     history = History()
-    indexes = [history.index(unit(), attained) for attained in (0.0, 100.0, 1e4, 1e6)]
+    indexes = [history.index(workload(), attained) for attained in (0.0, 100.0, 1e4, 1e6)]
     assert indexes == sorted(set(indexes))
 
 
-def test_near_its_usual_end_a_unit_goes_before_a_fresh_one():
+def test_near_its_usual_end_a_workload_goes_before_a_fresh_one():
     history = seen(*[("team", 10_000.0)] * 200)
-    fresh, nearly = (history.index(unit("u", "team"), attained) for attained in (0.0, 9_500.0))
+    fresh, nearly = (history.index(workload("u", "team"), attained) for attained in (0.0, 9_500.0))
     assert nearly < fresh / 5
 
 
-def test_units_submitted_close_by_tell_more_than_those_far_off():
+def test_workloads_submitted_close_by_tell_more_than_those_far_off():
     history = seen(*[("team", 100_000.0)] * 30, *[("team", 100.0)] * 6)
-    assert history.at(0.0).quantile(unit("next", "team"), 0.5) < 200.0
+    assert history.at(0.0).quantile(workload("next", "team"), 0.5) < 200.0
 
 
 def test_other_sizes_of_the_same_kin_tell_something():
     history = seen(*[("team", 100.0)] * 50, *[("others", 1e6)] * 50)
-    near, far = (history.index(unit("new", kin, gpus=4), 0.0) for kin in ("team", "nobody"))
+    near, far = (
+        history.index(workload("new", history_key, gpus=4), 0.0)
+        for history_key in ("team", "nobody")
+    )
     assert near < far
 
 
@@ -100,31 +110,31 @@ def test_other_sizes_of_the_same_kin_tell_something():
 
 def test_those_that_still_run_count_as_not_ended_yet():
     history = seen(*[("team", 1000.0)] * 5)
-    before = history.at(0.0).index(unit("new", "team"), 0.0)
+    before = history.at(0.0).index(workload("new", "team"), 0.0)
     for number in range(5):
-        history.know(unit(f"runs-{number}", "team"), started=0.0)
-    assert history.at(100_000.0).index(unit("new", "team"), 0.0) > 1.5 * before
+        history.register(workload(f"runs-{number}", "team"), started=0.0)
+    assert history.at(100_000.0).index(workload("new", "team"), 0.0) > 1.5 * before
 
 
 def test_one_that_was_taken_away_did_not_end():
     history = seen(*[("team", 1000.0)] * 5)
-    before = history.index(unit("new", "team"), 0.0)
-    history.know(unit("cancelled", "team"), started=0.0)
-    history.leave("cancelled", 100_000.0)
-    assert history.index(unit("new", "team"), 0.0) > before
+    before = history.index(workload("new", "team"), 0.0)
+    history.register(workload("cancelled", "team"), started=0.0)
+    history.remove("cancelled", 100_000.0)
+    assert history.index(workload("new", "team"), 0.0) > before
 
 
-def test_what_a_unit_says_of_itself_changes_no_index():
+def test_what_a_workload_says_of_itself_changes_no_index():
     history = seen(*[("team", 1000.0)] * 5)
-    honest, boasting = unit("u", "team"), unit("u", "team", expected=1.0)
+    honest, boasting = workload("u", "team"), workload("u", "team", expected=1.0)
     assert history.index(honest, 50.0) == history.index(boasting, 50.0)
 
 
 def test_asking_about_a_later_time_does_not_change_what_is_said_about_an_earlier_one():
     history = seen(*[("team", 1000.0)] * 5)
     for number in range(5):
-        history.know(unit(f"runs-{number}", "team"), started=0.0)
-    asked = unit("runs-2", "team")
+        history.register(workload(f"runs-{number}", "team"), started=0.0)
+    asked = workload("runs-2", "team")
     early = history.at(500.0).index(asked, 500.0)
     late = history.at(1e6).index(asked, 500.0)
     assert early != late
@@ -145,14 +155,14 @@ STEPS = st.lists(
 
 def follow(history: History, steps) -> History:
     for what, number, seconds in steps:
-        each = unit(f"u{number}", f"kin{number % 3}", 1 + number % 2, attained=seconds)
+        each = workload(f"u{number}", f"history_key{number % 3}", 1 + number % 2, attained=seconds)
         match what:
             case "wait":
-                history.know(each)
+                history.register(each)
             case "run":
-                history.know(each, started=seconds)
+                history.register(each, started=seconds)
             case "leave":
-                history.leave(each.key, seconds)
+                history.remove(each.key, seconds)
             case "end":
                 history.observe(each, seconds)
     return history
@@ -160,7 +170,7 @@ def follow(history: History, steps) -> History:
 
 def answers(history: History, now: float) -> list[object]:
     outlook = history.at(now)
-    asked = [unit(f"u{n}", f"kin{n % 3}", 1 + n % 2) for n in range(13)]
+    asked = [workload(f"u{n}", f"history_key{n % 3}", 1 + n % 2) for n in range(13)]
     return [
         (outlook.index(each, attained), outlook.quantile(each, 0.5, attained))
         for each in asked
@@ -194,11 +204,11 @@ def test_an_index_is_a_positive_number(steps, now):
 def test_what_is_remembered_does_not_grow_with_what_was_seen():
     history = seen(*[("team", 100.0)] * 2000)
     (_, entries) = history.to_state()["evidence"]["lines"]["team"]
-    assert len(entries) < 500 + 4 * evidence.KEPT
+    assert len(entries) < 500 + 4 * prediction_history.KEPT
 
 
 def test_kins_that_submit_nothing_any_more_are_forgotten(monkeypatch):
-    monkeypatch.setattr(evidence, "LINES", 5)
+    monkeypatch.setattr(prediction_history, "GROUPS", 5)
     history = seen(*[(f"team-{n}", 100.0) for n in range(20)])
     assert list(history.to_state()["evidence"]["lines"]) == [f"team-{n}" for n in range(15, 20)]
 
@@ -225,32 +235,36 @@ def test_seconds_per_end_is_the_best_stint_of_all(hazards, age):
     ("ran", "before", "defended"),
     [(599, 0, 0.0), (600, 0, 25.0), (600, 5000, 0.0), (999, 5000, 0.0), (1000, 5000, 25.0)],
 )
-def test_a_running_unit_yields_only_to_a_clearly_better_one(ran, before, defended):
-    patience = predict.Patience(hysteresis=4.0, least_run=600.0, least_share=0.2)
+def test_a_running_workload_yields_only_to_a_clearly_better_one(ran, before, defended):
+    patience = predictor.Hysteresis(factor=4.0, min_run=600.0, min_share=0.2)
     assert patience.defended(100.0, ran, before) == defended
 
 
-def test_after_a_run_of_long_units_others_are_tried_before_those_are_half_through():
-    """Units come in runs that are alike: a hundred long ones say little about the next kin."""
+def test_after_a_run_of_long_workloads_others_are_tried_before_those_are_half_through():
+    """Workloads come in runs that are alike: a hundred long ones say little about the next kin."""
     history = seen(*[("team", 65_000.0)] * 100)
-    half_through = predict.EAGER.defended(history.index(unit("u", "team"), 32_000.0), 32_000.0, 0.0)
-    assert history.index(unit("new", "other"), 0.0) < half_through
+    half_through = predictor.EAGER.defended(
+        history.index(workload("u", "team"), 32_000.0), 32_000.0, 0.0
+    )
+    assert history.index(workload("new", "other"), 0.0) < half_through
 
 
-def test_between_looks_nothing_is_learned_from_who_runs_on():
+def test_between_aging_steps_nothing_is_learned_from_running_workloads():
     history = seen(("team", 100.0), ("team", 5000.0))
-    history.know(unit("runs", "team"), started=0.0)
+    history.register(workload("runs", "team"), started=0.0)
     looked_at, next_look = 601.0, 1201.0
     just, still, later = (
-        history.at(at).index(unit("new", "team"), 700.0)
+        history.at(at).index(workload("new", "team"), 700.0)
         for at in (looked_at, next_look - 2, next_look)
     )
     assert just == still < later
 
 
-def test_a_unit_that_changes_its_size_stands_anew_in_its_line():
+def test_a_workload_that_changes_its_size_stands_anew_in_its_line():
     history = seen(*[("team", 100.0)] * 5)
-    small = unit("u", "team", gpus=1)
-    history.know(small)
-    history.know(dataclasses.replace(small, roles=unit(gpus=8).roles))
-    assert history.index(unit("u", "team", gpus=8), 0.0) > history.index(unit("v", "team"), 0.0)
+    small = workload("u", "team", gpus=1)
+    history.register(small)
+    history.register(dataclasses.replace(small, roles=workload(gpus=8).roles))
+    assert history.index(workload("u", "team", gpus=8), 0.0) > history.index(
+        workload("v", "team"), 0.0
+    )

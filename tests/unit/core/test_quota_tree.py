@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.core.facts import Queue
-from windlass.core.queues import SHARE_UNIT, Tree
+from windlass.core.model.types import Queue
+from windlass.core.quota.quota_tree import SHARE_UNIT, QuotaTree
 
 CAPACITY = {"gpu": 16_000, "cpu": 100_000}
 
@@ -21,10 +21,10 @@ def queue(name: str, parent: str = "", guarantee=None, limit=None, lend=None, **
     return Queue(name, parent, amounts(guarantee), amounts(limit), amounts(lend), **more)
 
 
-def tree(*queues: Queue, capacity=CAPACITY, **used: float) -> Tree:
-    found = Tree(queues, capacity)
+def tree(*queues: Queue, capacity=CAPACITY, **used: float) -> QuotaTree:
+    found = QuotaTree(queues, capacity)
     for name, count in used.items():
-        found.add(name, gpus(count), firm=False)
+        found.add(name, gpus(count), non_preemptible=False)
     return found
 
 
@@ -48,18 +48,20 @@ LIMITS = {
 
 @pytest.mark.parametrize(("found", "name", "asked", "answer"), LIMITS.values(), ids=LIMITS)
 def test_limits(found, name, asked, answer):
-    short = found.shortage(name, gpus(asked), firm=False)
+    short = found.shortage(name, gpus(asked), non_preemptible=False)
     told = short and (short.rule, short.queue, short.left, short.deficit)
     assert told == answer
 
 
-def test_who_must_not_be_preempted_leaves_what_others_are_guaranteed():
+def test_a_non_preemptible_workload_leaves_the_guarantees_of_others():
     found = tree(queue("a", guarantee=4), queue("b", guarantee=10))
-    assert found.shortage("a", gpus(6), firm=True) is None, "2 of 16 are guaranteed to nobody"
-    found.add("a", gpus(3), firm=True)
-    short = found.shortage("a", gpus(4), firm=True)
+    assert found.shortage("a", gpus(6), non_preemptible=True) is None, (
+        "2 of 16 are guaranteed to nobody"
+    )
+    found.add("a", gpus(3), non_preemptible=True)
+    short = found.shortage("a", gpus(4), non_preemptible=True)
     assert (short.rule, short.queue, short.left) == ("guarantee", "a", 3000)
-    assert found.shortage("a", gpus(9), firm=False) is None
+    assert found.shortage("a", gpus(9), non_preemptible=False) is None
 
 
 def test_commitments_follow_every_change_as_if_counted_anew():
@@ -67,46 +69,49 @@ def test_commitments_follow_every_change_as_if_counted_anew():
         queue("org", guarantee=6), queue("x", "org", guarantee=2), queue("y", "org"), queue("z"),
     )  # fmt: skip
     found = tree(*queues)
-    assert found.shortage("z", gpus(10), firm=True) is None
+    assert found.shortage("z", gpus(10), non_preemptible=True) is None
     steps = [("x", 3, 1), ("org", 4, 1), ("y", 1, 1), ("z", 5, 1), ("org", 4, -1), ("x", 3, -1)]
     for name, count, sign in steps:
-        found.add(name, gpus(count), firm=True, sign=sign)
+        found.add(name, gpus(count), non_preemptible=True, sign=sign)
         fresh = tree(*queues)
-        for each, amounts in found.firm.items():
+        for each, amounts in found.non_preemptible.items():
             direct = amounts.get("gpu", 0) - sum(
-                found.firm[child].get("gpu", 0) for child in found.children.get(each, ())
+                found.non_preemptible[child].get("gpu", 0) for child in found.children.get(each, ())
             )
-            fresh.add(each, {"gpu": direct}, firm=True)
+            fresh.add(each, {"gpu": direct}, non_preemptible=True)
         for each in found.queues:
-            one, other = (t.shortage(each, gpus(99), firm=True) for t in (found, fresh))
+            one, other = (t.shortage(each, gpus(99), non_preemptible=True) for t in (found, fresh))
             assert one.left == other.left, (name, each)
 
 
 def test_what_the_queue_is_not_guaranteed_does_not_count_for_its_guarantee():
     found = tree(queue("a", guarantee=4), Queue("b", guarantee={"cpu": 50_000}))
-    assert found.inside("a", {"gpu": 2000, "cpu": 90_000})
-    assert not found.inside("a", {"cpu": 1000})
-    assert not found.inside("b", {"gpu": 2000})
+    assert found.within_guarantee("a", {"gpu": 2000, "cpu": 90_000})
+    assert not found.within_guarantee("a", {"cpu": 1000})
+    assert not found.within_guarantee("b", {"gpu": 2000})
 
 
 def test_what_is_not_lent_stays_out_of_reach_until_its_owner_uses_it():
     queues = (queue("a", guarantee=8, lend=2), queue("b"))
     found = tree(*queues)
-    assert found.shortage("b", gpus(10), firm=False) is None
-    short = found.shortage("b", gpus(11), firm=False)
+    assert found.shortage("b", gpus(10), non_preemptible=False) is None
+    short = found.shortage("b", gpus(11), non_preemptible=False)
     assert (short.rule, short.left) == ("lend", 10_000)
-    assert tree(*queues, a=6).shortage("b", gpus(10), firm=False) is None
-    assert tree(*queues, b=10).shortage("a", gpus(8), firm=False) is None
+    assert tree(*queues, a=6).shortage("b", gpus(10), non_preemptible=False) is None
+    assert tree(*queues, b=10).shortage("a", gpus(8), non_preemptible=False) is None
 
 
 def test_what_a_queue_below_does_not_lend_is_kept_from_other_branches_too():
     found = tree(queue("org"), queue("a", "org", guarantee=8, lend=0), queue("b"))
-    short = found.shortage("b", gpus(9), firm=False)
+    short = found.shortage("b", gpus(9), non_preemptible=False)
     assert (short.rule, short.left) == ("lend", 8000)
 
 
 def test_everything_is_lent_if_nothing_else_is_said():
-    assert tree(queue("a", guarantee=8), queue("b")).shortage("b", gpus(16), firm=False) is None
+    assert (
+        tree(queue("a", guarantee=8), queue("b")).shortage("b", gpus(16), non_preemptible=False)
+        is None
+    )
 
 
 INSIDE = {
@@ -122,10 +127,10 @@ INSIDE = {
 
 @pytest.mark.parametrize(("found", "name", "asked", "answer"), INSIDE.values(), ids=INSIDE)
 def test_inside(found, name, asked, answer):
-    assert found.inside(name, gpus(asked)) is answer
+    assert found.within_guarantee(name, gpus(asked)) is answer
 
 
-def granted(found: Tree) -> dict[str, int]:
+def granted(found: QuotaTree) -> dict[str, int]:
     return {name: sums.get("gpu", 0) // 1000 for name, sums in found.guarantee.items()}
 
 
@@ -143,7 +148,7 @@ def test_the_last_gets_the_whole_devices_that_are_left():
     assert found.guarantee == {"a": gpus(5.5), "b": gpus(10)}
 
 
-def test_who_was_served_least_is_granted_first_in_turns_of_an_hour_of_its_guarantee():
+def test_the_least_served_queue_is_granted_first_in_turns_of_an_hour_of_its_guarantee():
     """Queues a and b hold their guarantees; c waits."""
     queues, hour = [queue(name, guarantee=8) for name in "abc"], 3600 * 8 / 16
     found = tree(*queues, a=8, b=8)
@@ -175,7 +180,7 @@ def test_children_take_turns_with_what_their_parent_was_granted():
     assert granted(found.settled()) == {"org": 4, "x": 0, "y": 4, "other": 12}
 
 
-def test_a_branch_is_promised_its_own_or_its_childrens_whichever_is_more():
+def test_a_branch_is_guaranteed_its_own_or_its_childrens_whichever_is_more():
     found = tree(
         queue("org", guarantee=4),
         queue("a", "org", guarantee=3),
@@ -187,7 +192,7 @@ def test_a_branch_is_promised_its_own_or_its_childrens_whichever_is_more():
     assert found.guarantee["wide"] == gpus(8)
 
 
-def test_who_borrows_holds_more_than_its_guarantee_of_something_that_counts():
+def test_a_borrower_holds_more_than_its_guarantee_of_a_counted_resource():
     found = tree(queue("a", guarantee=4), queue("b"), a=5, b=1)
     assert found.borrows("a", ["gpu"])
     assert found.borrows("b", ["gpu", "cpu"])
@@ -199,12 +204,12 @@ def test_branches_part_below_the_first_queue_they_share():
     found = tree(
         queue("org"), queue("x", "org"), queue("y", "org"), queue("x1", "x"), queue("other")
     )
-    assert found.parting("x1", "y") == (("x1", "x"), ("y",))
-    assert found.parting("x1", "other") == (("x1", "x", "org"), ("other",))
-    assert found.parting("x1", "x") == (("x1",), ())
+    assert found.diverging_paths("x1", "y") == (("x1", "x"), ("y",))
+    assert found.diverging_paths("x1", "other") == (("x1", "x", "org"), ("other",))
+    assert found.diverging_paths("x1", "x") == (("x1",), ())
 
 
-def test_who_is_inside_a_guarantee_comes_first_then_the_smallest_weighted_share():
+def test_queues_within_their_guarantee_come_first_then_the_smallest_weighted_share():
     found = tree(queue("a", guarantee=4), queue("b", weight=4), queue("c"), a=3, b=4, c=2)
     order = sorted("abc", key=lambda name: found.rank(name, gpus(1)))
     assert order == ["a", "b", "c"]
@@ -215,7 +220,7 @@ def test_who_is_inside_a_guarantee_comes_first_then_the_smallest_weighted_share(
 def test_shares_follow_the_dominant_resource_and_past_use():
     found = tree(queue("a"), queue("b"))
     found.put_past_shares({"b": 0.5})
-    found.add("a", {"cpu": 50_000, "gpu": 1000}, firm=False)
+    found.add("a", {"cpu": 50_000, "gpu": 1000}, non_preemptible=False)
     assert found.share("a") == SHARE_UNIT // 2
     assert found.share("b") == SHARE_UNIT // 2
     assert found.share_with("a", gpus(15)) == SHARE_UNIT
@@ -239,8 +244,8 @@ def test_queues_that_do_not_make_a_tree_are_named(queues, name, message):
 def test_a_fork_changes_nothing_in_what_it_came_from():
     found = tree(queue("a", guarantee=4), a=1)
     twin = found.fork()
-    twin.add("a", gpus(2), firm=True)
-    assert (found.used["a"], found.firm["a"], found.total) == (gpus(1), {}, gpus(1))
+    twin.add("a", gpus(2), non_preemptible=True)
+    assert (found.used["a"], found.non_preemptible["a"], found.total) == (gpus(1), {}, gpus(1))
     assert twin.share("a") != found.share("a")
 
 
@@ -255,16 +260,18 @@ def test_a_queue_holds_what_it_and_all_below_it_were_given(changes):
         queue("z"),
     )  # fmt: skip
     for name, count, firm in changes:
-        found.add(name, gpus(count), firm=firm)
+        found.add(name, gpus(count), non_preemptible=firm)
     for name in found.queues:
         below = [c for n, c, _ in changes if name in found.path(n)]
         firm = [c for n, c, f in changes if f and name in found.path(n)]
         assert found.used[name].get("gpu", 0) == 1000 * sum(below)
-        assert found.firm[name].get("gpu", 0) == 1000 * sum(firm)
+        assert found.non_preemptible[name].get("gpu", 0) == 1000 * sum(firm)
     assert found.total.get("gpu", 0) == 1000 * sum(count for _, count, _ in changes)
     for name, count, firm in changes:
-        found.add(name, gpus(count), firm=firm, sign=-1)
-    assert all(not any(sums.values()) for sums in (*found.used.values(), *found.firm.values()))
+        found.add(name, gpus(count), non_preemptible=firm, sign=-1)
+    assert all(
+        not any(sums.values()) for sums in (*found.used.values(), *found.non_preemptible.values())
+    )
 
 
 @given(
@@ -274,12 +281,12 @@ def test_a_queue_holds_what_it_and_all_below_it_were_given(changes):
 def test_borrowing_never_touches_what_others_keep_back(rows, asked):
     queues = [queue(f"q{i}", guarantee=g, lend=min(g, lend)) for i, (g, lend) in enumerate(rows)]
     found = tree(*queues)
-    if found.shortage("q0", gpus(asked), firm=False) is None and not found.inside(
-        "q0", gpus(asked)
-    ):
-        found.add("q0", gpus(asked), firm=False)
+    if found.shortage(
+        "q0", gpus(asked), non_preemptible=False
+    ) is None and not found.within_guarantee("q0", gpus(asked)):
+        found.add("q0", gpus(asked), non_preemptible=False)
         for i in range(1, len(rows)):
             own = found.guarantee[f"q{i}"].get("gpu", 0)
             kept = own - min(own, found.queues[f"q{i}"].lend.get("gpu", own))
-            found.add(f"q{i}", {"gpu": kept}, firm=False)
+            found.add(f"q{i}", {"gpu": kept}, non_preemptible=False)
         assert found.total["gpu"] <= max(CAPACITY["gpu"], 0) or not found.guaranteed

@@ -18,24 +18,35 @@ from tests.unit.core.reserving import (
     runs,
     snapshot,
     started,
-    unit,
     verdict,
+    workload,
 )
-from windlass.core import predict, releases, state
-from windlass.core.cycle import decide
-from windlass.core.facts import (
+from windlass.core.cycle.cycle import decide
+from windlass.core.model.types import (
+    ClusterFacts,
     DeviceRequest,
-    Facts,
     Grant,
     Node,
+    PodAssignment,
     Policy,
     Queue,
-    Reservation,
+    ReservationRecord,
     Role,
     Running,
-    Seat,
     Topology,
-    Unit,
+    Workload,
+)
+from windlass.core.prediction import predictor
+from windlass.core.snapshot import availability_profile
+from windlass.core.snapshot.snapshot import (
+    CheckpointSaved,
+    Event,
+    ReservationsPut,
+    RunningPut,
+    WaitingPut,
+    WorkloadGone,
+    apply,
+    build,
 )
 from windlass.kinds.reasons import Reason
 
@@ -51,7 +62,7 @@ from windlass.kinds.reasons import Reason
         ([runs("r", "a"), runs("s", "b", end=NOW + 70)], HEAD, None),
         (
             [runs("r", "a"), runs("s", "b", end=NOW + 70)],
-            unit("head", role(1, 8), expected=9.0),
+            workload("head", role(1, 8), expected=9.0),
             NOW + 70,
         ),
         ([runs("r", "a", end=NOW - 30)], HEAD, NOW + 60),
@@ -62,15 +73,17 @@ from windlass.kinds.reasons import Reason
         "who is late is believed to be as late again, or twice that",
     ],
 )  # fmt: skip
-def test_a_blocked_head_is_promised_the_earliest_time_at_which_it_fits(running, head, start):
+def test_a_blocked_head_gets_a_reservation_for_the_earliest_time_at_which_it_fits(
+    running, head, start
+):
     decision = decide(snapshot([node("a"), node("b")], running, [head]), NOW)
     assert promises(decision) == ({} if start is None else {"head": start})
 
 
-def test_the_promise_names_the_seats_and_wakes_the_scheduler():
+def test_the_reservation_names_the_pods_and_wakes_the_scheduler():
     running = [runs("r", "a", end=NOW + 50)]
     decision = decide(snapshot([node("a"), node("b")], running, [HEAD]), NOW)
-    assert sorted(seat.node for seat in decision.reservations[0].seats) == ["a", "b"]
+    assert sorted(pod.node for pod in decision.reservations[0].pods) == ["a", "b"]
     assert decision.wake_at == NOW + 50
     assert "1970-01-01T00:17:30Z" in verdict(decision, "head").message
 
@@ -81,30 +94,30 @@ def test_a_required_rack_is_waited_for():
     head = dataclasses.replace(HEAD, topology=Topology("rack", required=True))
     decision = decide(snapshot(nodes, running, [head]), NOW)
     assert promises(decision) == {"head": NOW + 70}
-    assert {seat.node for seat in decision.reservations[0].seats} == {"b", "c"}
+    assert {pod.node for pod in decision.reservations[0].pods} == {"b", "c"}
 
 
-def test_a_unit_of_several_roles_waits_until_all_of_them_fit():
-    head = unit("head", role(1, 8, name="leader"), role(2, 4, name="worker"), expected=9.0)
+def test_a_workload_of_several_roles_waits_until_all_of_them_fit():
+    head = workload("head", role(1, 8, name="leader"), role(2, 4, name="worker"), expected=9.0)
     running = [runs("r", "a", end=NOW + 50), runs("s", "b", end=NOW + 70)]
     decision = decide(snapshot([node("a"), node("b")], running, [head]), NOW)
     assert promises(decision) == {"head": NOW + 70}
 
 
-def test_members_that_were_told_to_go_count_as_gone_any_moment():
+def test_evicted_pods_may_end_at_any_moment():
     leaving = dataclasses.replace(runs("r", "a"), leaving=(("w", 0),))
     decision = decide(snapshot([node("a"), node("b")], [leaving], [HEAD]), NOW)
     assert promises(decision) == {"head": NOW}
 
 
 def test_what_this_decision_starts_is_waited_for_as_well():
-    first = unit("first", role(1, 8), expected=40.0)
+    first = workload("first", role(1, 8), expected=40.0)
     decision = decide(snapshot([node("a"), node("b")], [], [first, HEAD]), NOW)
     assert started(decision) == {"first"}
     assert promises(decision) == {"head": NOW + 40}
 
 
-def test_the_second_promise_waits_for_the_first():
+def test_the_second_reservation_waits_for_the_first():
     second = dataclasses.replace(HEAD, key="second", submitted=1.0)
     running = [runs("r", "a", end=NOW + 50)]
     queue = Queue("q", reserve=2)
@@ -112,9 +125,9 @@ def test_the_second_promise_waits_for_the_first():
     assert promises(decision) == {"head": NOW + 50, "second": NOW + 150}
 
 
-def test_a_second_promise_may_come_before_the_first_if_it_ends_in_time():
+def test_a_second_reservation_may_start_before_the_first_if_it_ends_in_time():
     running = [runs("r", "a", end=NOW + 100), runs("s", "b", end=NOW + 20)]
-    small = unit("small", role(1, 8), expected=80.0, submitted=1.0)
+    small = workload("small", role(1, 8), expected=80.0, submitted=1.0)
     queue = Queue("q", reserve=2)
     decision = decide(snapshot([node("a"), node("b")], running, [HEAD, small], [queue]), NOW)
     assert promises(decision) == {"head": NOW + 100, "small": NOW + 20}
@@ -124,16 +137,17 @@ def test_a_second_promise_may_come_before_the_first_if_it_ends_in_time():
 
 
 @pytest.mark.parametrize(("most", "promised"), [(0, 0), (1, 1), (3, 3), (8, 4)])
-def test_there_are_no_more_promises_than_the_policy_says(most, promised):
+def test_there_are_no_more_reservations_than_the_policy_allows(most, promised):
     heads = [
-        unit(f"u{i}", role(2, 8), expected=5.0, submitted=float(i), queue=f"q{i}") for i in range(4)
+        workload(f"u{i}", role(2, 8), expected=5.0, submitted=float(i), queue=f"q{i}")
+        for i in range(4)
     ]
     queues = [Queue(f"q{i}") for i in range(4)]
     found = snapshot([node("a"), node("b")], [runs("r", "a", end=NOW + 5)], heads, queues)
     assert len(decide(found, NOW, Policy(reservations=most)).reservations) == promised
 
 
-def test_a_head_over_its_quota_gets_no_promise():
+def test_a_head_over_its_quota_gets_no_reservation():
     queues = [Queue("q", limit={"cpu": 8000})]
     running = [runs("r", "a", end=NOW + 50)]
     assert not decide(snapshot([node("a"), node("b")], running, [HEAD], queues), NOW).reservations
@@ -145,12 +159,11 @@ def test_a_head_over_its_quota_gets_no_promise():
 @pytest.mark.parametrize(
     ("passer", "policy", "passes"),
     [
-        (unit("p", role(1, 8), expected=50.0), Policy(), True),
-        (unit("p", role(1, 8), expected=51.0), Policy(), False),
-        (unit("p", role(1, 8)), Policy(), False),
-        (unit("p", role(1, 8)), Policy(unknown_runtime="never"), False),
-        (unit("p", role(1, 8)), Policy(unknown_runtime="preemptible"), True),
-        (unit("p", role(1, 8), preemptible=False), Policy(unknown_runtime="preemptible"), False),
+        (workload("p", role(1, 8), expected=50.0), Policy(), True), (workload("p", role(1, 8),
+        expected=51.0), Policy(), False), (workload("p", role(1, 8)), Policy(), False),
+        (workload("p", role(1, 8)), Policy(unknown_runtime="never"), False), (workload("p", role(1,
+        8)), Policy(unknown_runtime="preemptible"), True), (workload("p", role(1, 8),
+        preemptible=False), Policy(unknown_runtime="preemptible"), False),
     ],
     ids=[
         "ends just in time", "ends a second too late", "nothing is known of it", "never",
@@ -166,35 +179,35 @@ def test_others_pass_only_if_they_cannot_delay_the_head(passer, policy, passes):
         assert verdict(decision, "p").reason is Reason.RESERVED_UNTIL
 
 
-def test_room_beside_the_promised_seats_is_free_for_anybody():
+def test_capacity_beside_the_reserved_pods_is_free_for_all():
     nodes = [node("a"), node("b"), node("c", cpu=4)]
     running = [runs("r", "a", end=NOW + 50), runs("s", "c", cpu=1)]
-    forever = [unit(f"p{i}", role(1, 1), submitted=1.0 + i) for i in range(5)]
+    forever = [workload(f"p{i}", role(1, 1), submitted=1.0 + i) for i in range(5)]
     decision = decide(snapshot(nodes, running, [HEAD, *forever]), NOW)
     assert started(decision) == {"p0", "p1", "p2"}
-    assert {p.seats[0].node for p in decision.placements} == {"c"}
+    assert {p.pods[0].node for p in decision.placements} == {"c"}
 
 
 def test_what_passed_is_taken_from_the_room_of_the_next_ones():
-    head = unit("head", role(2, 6), expected=100.0)
+    head = workload("head", role(2, 6), expected=100.0)
     running = [runs("r", "a", end=NOW + 50)]
-    forever = [unit(f"p{i}", role(1, 1), submitted=1.0 + i) for i in range(5)]
+    forever = [workload(f"p{i}", role(1, 1), submitted=1.0 + i) for i in range(5)]
     decision = decide(snapshot([node("a"), node("b")], running, [head, *forever]), NOW)
     assert started(decision) == {"p0", "p1"}, "b has 8, of which the head will need 6"
 
 
 def test_several_roles_of_one_passer_count_together():
-    head = unit("head", role(2, 6), expected=100.0)
+    head = workload("head", role(2, 6), expected=100.0)
     running = [runs("r", "a", end=NOW + 50)]
-    passer = unit("p", role(1, 2, name="x"), role(1, 1, name="y"), submitted=1.0)
+    passer = workload("p", role(1, 2, name="x"), role(1, 1, name="y"), submitted=1.0)
     decision = decide(snapshot([node("a"), node("b")], running, [head, passer]), NOW)
     assert not started(decision)
 
 
-def test_quota_that_a_promised_head_will_need_is_not_given_away():
+def test_quota_that_a_reserved_head_will_need_is_not_given_away():
     queues = [Queue("q", limit={"cpu": 17000})]
     nodes = [node("a"), node("b"), node("c")]
-    passers = [unit(f"p{i}", role(1, 1), submitted=1.0 + i) for i in range(3)]
+    passers = [workload(f"p{i}", role(1, 1), submitted=1.0 + i) for i in range(3)]
     running = [runs("r", "a", "c", end=NOW + 50, queue="other")]
     decision = decide(snapshot(nodes, running, [HEAD, *passers], [*queues, Queue("other")]), NOW)
     assert promises(decision) == {"head": NOW + 50}
@@ -205,12 +218,12 @@ def test_quota_that_a_promised_head_will_need_is_not_given_away():
     assert verdict(decision, "p1").reason is Reason.WAITING_FOR_QUOTA
 
 
-def test_a_running_unit_does_not_grow_into_promised_room():
-    elastic = Running(unit("e", role(1, 1, most=9)), (Seat("w", 0, "b"),), 0.0)
-    head = unit("head", role(2, 6), expected=100.0)
+def test_a_running_workload_does_not_grow_into_reserved_capacity():
+    elastic = Running(workload("e", role(1, 1, most=9)), (PodAssignment("w", 0, "b"),), 0.0)
+    head = workload("head", role(2, 6), expected=100.0)
     running = [runs("r", "a", end=NOW + 50), elastic]
     decision = decide(snapshot([node("a"), node("b")], running, [head]), NOW)
-    grown = [s for p in decision.placements if p.unit == "e" for s in p.seats]
+    grown = [s for p in decision.placements if p.workload == "e" for s in p.pods]
     assert len(grown) == 1, "of b's 8, 1 is used and 6 are promised"
 
 
@@ -222,27 +235,27 @@ def whole(*ids):
 
 
 def gpu_runs(key, where, *ids, end=None):
-    what = unit(key, role(1, 0, gpus(len(ids))))
-    return Running(what, (Seat("w", 0, where, whole(*ids)),), 0.0, expected_end=end)
+    what = workload(key, role(1, 0, gpus(len(ids))))
+    return Running(what, (PodAssignment("w", 0, where, whole(*ids)),), 0.0, expected_end=end)
 
 
-def test_a_promise_of_devices_leaves_the_others_of_the_node():
+def test_a_reservation_of_devices_leaves_the_others_of_the_node():
     running = [gpu_runs("r", "a", "g0", "g1", end=NOW + 50)]
-    head = unit("head", role(1, 0, gpus(3)), expected=10.0)
-    passers = [unit(f"p{i}", role(1, 0, gpus(1)), submitted=1.0 + i) for i in range(2)]
+    head = workload("head", role(1, 0, gpus(3)), expected=10.0)
+    passers = [workload(f"p{i}", role(1, 0, gpus(1)), submitted=1.0 + i) for i in range(2)]
     decision = decide(snapshot([node("a", gpus=4)], running, [head, *passers]), NOW)
     assert promises(decision) == {"head": NOW + 50}
     assert started(decision) == {"p0"}, "of 4 devices the head leaves one"
-    taken = {grant.device for p in decision.placements for s in p.seats for grant in s.grants}
-    promised = {grant.device for s in decision.reservations[0].seats for grant in s.grants}
+    taken = {grant.device for p in decision.placements for s in p.pods for grant in s.grants}
+    promised = {grant.device for s in decision.reservations[0].pods for grant in s.grants}
     assert taken == {"g2"}
     assert not taken & promised
 
 
-def test_a_share_is_not_put_where_it_would_break_a_promised_whole_device():
+def test_a_share_is_not_placed_on_a_reserved_whole_device():
     running = [gpu_runs("r", "a", "g0", end=NOW + 50)]
-    head = unit("head", role(1, 0, gpus(2)), expected=10.0)
-    share = unit("p", role(1, 0, DeviceRequest("gpu", memory=100)), submitted=1.0)
+    head = workload("head", role(1, 0, gpus(2)), expected=10.0)
+    share = workload("p", role(1, 0, DeviceRequest("gpu", memory=100)), submitted=1.0)
     decision = decide(snapshot([node("a", gpus=2)], running, [head, share]), NOW)
     assert not started(decision)
     running = [gpu_runs("r", "a", "g0", "g1", end=NOW + 50)]
@@ -253,9 +266,9 @@ def test_a_share_is_not_put_where_it_would_break_a_promised_whole_device():
 # --- promises in later decisions ----------------------------------------------------------------
 
 
-def test_a_promise_binds_units_whose_turn_comes_earlier_in_the_next_decision():
+def test_a_reservation_binds_workloads_with_an_earlier_turn_in_the_next_decision():
     queues = [Queue("q"), Queue("other")]
-    early = unit("early", role(1, 8), queue="other", submitted=2.0)
+    early = workload("early", role(1, 8), queue="other", submitted=2.0)
     facts = [node("a"), node("b")], [runs("r", "a", end=NOW + 50)]
     first = decide(snapshot(*facts, [HEAD], queues), NOW)
     again = decide(snapshot(*facts, [HEAD, early], queues, first.reservations), NOW + 1)
@@ -265,8 +278,8 @@ def test_a_promise_binds_units_whose_turn_comes_earlier_in_the_next_decision():
     assert "early" in started(forgotten)
 
 
-def test_who_has_the_higher_priority_does_not_wait_for_a_promise():
-    urgent = unit("urgent", role(1, 8), priority=90, submitted=2.0)
+def test_a_higher_priority_does_not_wait_for_a_reservation():
+    urgent = workload("urgent", role(1, 8), priority=90, submitted=2.0)
     facts = [node("a"), node("b")], [runs("r", "a", end=NOW + 50)]
     first = decide(snapshot(*facts, [HEAD]), NOW)
     again = decide(snapshot(*facts, [HEAD, urgent], reservations=first.reservations), NOW + 1)
@@ -274,10 +287,10 @@ def test_who_has_the_higher_priority_does_not_wait_for_a_promise():
     assert "head" not in promises(again), "urgent says nothing about its end"
 
 
-def test_a_promise_is_given_up_when_its_unit_is_gone_or_asks_for_something_else():
+def test_a_reservation_is_dropped_when_its_workload_is_gone_or_changes_its_request():
     facts = [node("a"), node("b")], [runs("r", "a", end=NOW + 50)]
     first = decide(snapshot(*facts, [HEAD]), NOW)
-    other = unit("p", role(1, 8), submitted=2.0)
+    other = workload("p", role(1, 8), submitted=2.0)
     gone = decide(snapshot(*facts, [other], reservations=first.reservations), NOW + 1)
     assert started(gone) == {"p"}
     smaller = dataclasses.replace(HEAD, roles=(role(1, 8),))
@@ -285,7 +298,7 @@ def test_a_promise_is_given_up_when_its_unit_is_gone_or_asks_for_something_else(
     assert started(changed) == {"head"}
 
 
-def test_a_promise_gets_earlier_when_somebody_ends_early():
+def test_a_reservation_gets_earlier_when_a_workload_ends_early():
     running = [runs("r", "a", end=NOW + 50), runs("s", "b", end=NOW + 70)]
     nodes = [node("a"), node("b")]
     first = decide(snapshot(nodes, running, [HEAD]), NOW)
@@ -293,7 +306,7 @@ def test_a_promise_gets_earlier_when_somebody_ends_early():
     assert (promises(first), promises(again)) == ({"head": NOW + 70}, {"head": NOW + 50})
 
 
-def test_a_promise_is_made_anew_when_its_room_is_lost():
+def test_a_reservation_is_made_again_when_its_capacity_is_lost():
     running = [runs("r", "a", end=NOW + 50), runs("s", "c", end=NOW + 70)]
     nodes = [node("a"), node("b"), node("c")]
     first = decide(snapshot(nodes, running, [HEAD]), NOW)
@@ -302,14 +315,14 @@ def test_a_promise_is_made_anew_when_its_room_is_lost():
     assert promises(again) == {"head": NOW + 70}
 
 
-def test_guests_in_promised_room_are_stopped_when_it_is_due():
+def test_workloads_on_reserved_capacity_are_evicted_when_it_is_due():
     policy = Policy(unknown_runtime="preemptible")
     running = [runs("r", "a", end=NOW + 50)]
-    guest = unit("guest", role(1, 8), submitted=1.0)
+    guest = workload("guest", role(1, 8), submitted=1.0)
     nodes = [node("a"), node("b")]
     first = decide(snapshot(nodes, running, [HEAD, guest]), NOW, policy)
     assert started(first) == {"guest"}
-    running.append(Running(guest, first.placements[0].seats, NOW))
+    running.append(Running(guest, first.placements[0].pods, NOW))
     later = snapshot(nodes, running, [HEAD], reservations=first.reservations)
     second = decide(later, NOW + 1, policy)
     assert promises(second) == {"head": NOW + 50}
@@ -317,15 +330,15 @@ def test_guests_in_promised_room_are_stopped_when_it_is_due():
     due = decide(
         snapshot(nodes, running[1:], [HEAD], reservations=second.reservations), NOW + 50, policy
     )
-    assert [(e.unit, e.gainer) for e in due.evictions] == [("guest", "head")]
-    assert [n.unit for n in due.nominations] == ["head"]
+    assert [(e.workload, e.preemptor) for e in due.evictions] == [("guest", "head")]
+    assert [n.workload for n in due.nominations] == ["head"]
 
 
-def test_promises_made_out_of_turn_still_see_each_other_in_the_next_decision():
+def test_reservations_made_out_of_turn_still_see_each_other_in_the_next_decision():
     """`small` starts before the head and runs on beside it: nobody gets its part twice."""
-    head = unit("head", role(1, 12), expected=10.0)
-    small = unit("small", role(1, 5), expected=40.0, submitted=1.0)
-    late = unit("late", role(1, 5), expected=40.0, submitted=2.0)
+    head = workload("head", role(1, 12), expected=10.0)
+    small = workload("small", role(1, 5), expected=40.0, submitted=1.0)
+    late = workload("late", role(1, 5), expected=40.0, submitted=2.0)
     nodes = [node("a", cpu=17)]
     running = [runs("r", "a", cpu=6, end=NOW + 30), runs("s", "a", cpu=7, end=NOW + 20)]
     facts = nodes, running, [head, small, late], [Queue("q", reserve=2)]
@@ -337,11 +350,13 @@ def test_promises_made_out_of_turn_still_see_each_other_in_the_next_decision():
     assert promises(second)["head"] == NOW + 30
 
 
-def test_a_due_promise_is_not_lost_to_who_stands_earlier_in_the_tree():
+def test_a_due_reservation_is_not_lost_to_a_queue_earlier_in_the_tree():
     queues = [Queue("q"), Queue("other")]
-    early = unit("early", role(1, 8), queue="other", submitted=2.0, expected=5.0)
+    early = workload("early", role(1, 8), queue="other", submitted=2.0, expected=5.0)
     nodes = [node("a"), node("b")]
-    promise = Reservation("head", NOW, (Seat("w", 0, "a"), Seat("w", 1, "b")))
+    promise = ReservationRecord(
+        "head", NOW, (PodAssignment("w", 0, "a"), PodAssignment("w", 1, "b"))
+    )
     decision = decide(snapshot(nodes, [], [HEAD, early], queues, [promise]), NOW)
     assert started(decision) == {"head"}
 
@@ -375,15 +390,15 @@ def roles_of(draw) -> tuple[Role, ...]:
 
 
 @st.composite
-def demand(draw) -> list[tuple[float, float, Unit]]:
-    """(arrives, really runs, unit); who says how long it runs says the truth or more."""
+def demand(draw) -> list[tuple[float, float, Workload]]:
+    """(arrives, really runs, workload); who says how long it runs says the truth or more."""
     found = []
     for i in range(draw(st.integers(3, 14))):
         lasts = draw(st.integers(1, 60))
         says = draw(st.sampled_from([lasts, lasts, lasts, lasts + 7, 2 * lasts, None]))
         topology = draw(st.sampled_from([None, None, Topology("rack"), Topology("rack", True)]))
         arrives = float(draw(st.integers(0, 40)))
-        what = Unit(
+        what = Workload(
             f"u{i:02}", draw(st.sampled_from(["q0", "q1"])), draw(roles_of()), arrives,
             expected=None if says is None else float(says), topology=topology,
             pack=draw(st.sampled_from(["binpack", "spread"])),
@@ -406,11 +421,11 @@ def small_clusters(draw) -> list[Node]:
 
 
 HONEST = Policy(unknown_runtime="never")
-"""Believes what units say and guesses nothing about the others."""
+"""Believes what workloads say and guesses nothing about the others."""
 
 
 class World:
-    """Lets time pass: units arrive, are placed by `decide`, and end."""
+    """Lets time pass: workloads arrive, are placed by `decide`, and end."""
 
     def __init__(self, nodes, queues, load) -> None:
         self.snapshot = snapshot(nodes, queues=queues)
@@ -429,49 +444,54 @@ class World:
             self.step()
 
     def step(self) -> None:
-        events: list[state.Event] = []
+        events: list[Event] = []
         for key in sorted(key for key, end in self.ends.items() if end <= self.now):
-            events.append(state.Gone(key))
+            events.append(WorkloadGone(key))
             del self.ends[key]
         while self.coming and self.coming[0][0] <= self.now:
-            events.append(state.Waits(self.coming.pop(0)[2]))
-        state.apply(self.snapshot, events)
+            events.append(WaitingPut(self.coming.pop(0)[2]))
+        apply(self.snapshot, events)
         decision = decide(self.snapshot, self.now, HONEST)
-        assert decision == decide(state.build(self.snapshot.facts()), self.now, HONEST)
+        assert decision == decide(build(self.snapshot.facts()), self.now, HONEST)
         self.check(decision)
         for placement in decision.placements:
-            what = self.snapshot.waiting[placement.unit]
+            what = self.snapshot.waiting[placement.workload]
             end = None if what.expected is None else self.now + what.expected
-            holds = state.Holds(Running(what, placement.seats, self.now, end))
-            state.apply(self.snapshot, [holds])
+            holds = RunningPut(Running(what, placement.pods, self.now, end))
+            apply(self.snapshot, [holds])
             self.ends[what.key] = self.now + self.lasts[what.key]
-        state.apply(self.snapshot, [state.Promised(decision.reservations)])
+        apply(self.snapshot, [ReservationsPut(decision.reservations)])
         cluster = self.snapshot.cluster
-        assert min(cluster.free.min(), cluster.bank.compute.min(initial=0)) >= 0
-        assert cluster.bank.memory.min(initial=0) >= 0
+        assert min(cluster.free.min(), cluster.device_table.compute.min(initial=0)) >= 0
+        assert cluster.device_table.memory.min(initial=0) >= 0
 
     def check(self, decision) -> None:
+        """Only firm starts are kept (R4 of the sharing contract): a tentative one may be passed by
+        a queue below its entitlement."""
         placed = started(decision)
+        firm = {each.workload: each.start for each in decision.reservations if each.firm}
         for key, start in self.promised.items():
             assert self.now <= start or key in placed, f"{key} was promised {start}"
         self.promised = {k: s for k, s in self.promised.items() if k not in placed}
-        for key, start in promises(decision).items():
+        for key, start in firm.items():
             assert start <= self.promised.get(key, float("inf")), f"{key} was promised earlier"
             self.promised[key] = start
-        assert self.promised.keys() == promises(decision).keys(), "a promise was dropped"
+        assert self.promised.keys() == firm.keys(), "a promise was dropped"
 
 
 @settings(deadline=None, max_examples=150)
 @given(nodes=small_clusters(), load=demand(), reserve_each=st.integers(1, 4))
-def test_a_promise_is_kept_and_never_gets_later_when_units_end_in_time(nodes, load, reserve_each):
+def test_a_reservation_is_kept_and_never_gets_later_when_workloads_end_in_time(
+    nodes, load, reserve_each
+):
     World(nodes, [Queue("q0", reserve=reserve_each), Queue("q1")], load).run()
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5), st.integers(0, 4))))
 def test_rows_stay_sorted_however_they_come_and_go(steps):
-    """(unit, end, rows): a unit that comes again comes with other rows."""
-    table, kept = releases.Table(1), {}
+    """(workload, end, rows): a workload that comes again comes with other rows."""
+    table, kept = availability_profile.Table(1), {}
     for key, end, count in steps:
         table.drop(kept.pop(key, (0, [], 0))[1])
         kept[key] = (end, table.put(float(end), np.full((1, count), key)), count)
@@ -485,33 +505,38 @@ def test_rows_stay_sorted_however_they_come_and_go(steps):
     assert sorted(zip(times.tolist(), table.values[0, order].tolist(), strict=True)) == expected
 
 
-def test_two_promises_never_claim_the_same_port_of_a_node():
+def test_two_reservations_never_claim_the_same_port_of_a_node():
     heads = [
-        unit(f"h{i}", role(1, 1, ports=(80,)), expected=10.0, submitted=float(i)) for i in range(3)
+        workload(f"h{i}", role(1, 1, ports=(80,)), expected=10.0, submitted=float(i))
+        for i in range(3)
     ]
-    holder = Running(unit("r", role(1, 1, ports=(80,))), (Seat("w", 0, "a"),), 0.0, NOW + 50)
+    holder = Running(
+        workload("r", role(1, 1, ports=(80,))), (PodAssignment("w", 0, "a"),), 0.0, NOW + 50
+    )
     decision = decide(snapshot([node("a")], [holder], heads, [Queue("q", reserve=3)]), NOW)
     assert promises(decision) == {"h0": NOW + 50, "h1": NOW + 60, "h2": NOW + 70}
     again = snapshot([node("a")], [holder], heads, [Queue("q", reserve=3)], decision.reservations)
     assert promises(decide(again, NOW + 1)) == promises(decision)
 
 
-def test_a_state_that_was_saved_counts_as_if_the_unit_had_been_told_anew():
+def test_a_saved_state_counts_as_if_the_workload_had_been_added_again():
     held = runs("r", "a", end=NOW + 50)
     again = dataclasses.replace(held, checkpoint_at=NOW - 5)
-    waiting = [unit("high", role(1, 8), priority=90)]
-    saved = state.apply(snapshot([node("a")], [held], waiting), [state.Saved("r", NOW - 5)])
-    told = state.apply(snapshot([node("a")], [held], waiting), [state.Holds(again)])
+    waiting = [workload("high", role(1, 8), priority=90)]
+    saved = apply(snapshot([node("a")], [held], waiting), [CheckpointSaved("r", NOW - 5)])
+    told = apply(snapshot([node("a")], [held], waiting), [RunningPut(again)])
     assert saved.facts() == told.facts()
     assert decide(saved, NOW) == decide(told, NOW)
-    columns = [each.roster.columns("q", len(each.cluster.resources)) for each in (saved, told)]
+    columns = [
+        each.running_index.columns("q", len(each.cluster.resources)) for each in (saved, told)
+    ]
     assert columns[0].since.tolist() == columns[1].since.tolist() == [NOW - 5]
-    state.apply(saved, [state.Saved("nobody", NOW)])
+    apply(saved, [CheckpointSaved("nobody", NOW)])
 
 
 def test_ranks_that_change_with_age_are_looked_at_again():
     running = [runs("r", "a", started=NOW - 900)]
-    waiting = [unit("head", role(1, 8))]
+    waiting = [workload("head", role(1, 8))]
     queues = [Queue("q", order="attained")]
     decision = decide(snapshot([node("a")], running, waiting, queues), NOW)
     assert decision.wake_at == NOW + 300, "it will have run for 1200 s"
@@ -520,27 +545,30 @@ def test_ranks_that_change_with_age_are_looked_at_again():
     assert decide(snapshot([node("a")], running, waiting), NOW).wake_at is None
 
 
-def test_what_is_learned_about_others_tells_when_a_silent_unit_ends():
-    class Told(predict.History):
+def test_what_is_learned_about_others_tells_when_a_silent_workload_ends():
+    class Told(predictor.History):
         def at(self, now):
             return self
 
         def expected(self, what):
-            return 70.0 if what.kin == "known" else None
+            return 70.0 if what.history_key == "known" else None
 
         def left(self, what, attained):
-            return 70.0 - attained if what.kin == "known" else None
+            return 70.0 - attained if what.history_key == "known" else None
 
         def index(self, what, attained):
             return attained
 
-    running = [runs("r", "a", kin="known", started=NOW - 20), runs("s", "c", kin="other")]
-    passer = unit("p", role(1, 8), submitted=1.0, kin="known")
-    facts = Facts(
+    running = [
+        runs("r", "a", history_key="known", started=NOW - 20),
+        runs("s", "c", history_key="other"),
+    ]
+    passer = workload("p", role(1, 8), submitted=1.0, history_key="known")
+    facts = ClusterFacts(
         (node("a"), node("b"), node("c")), DEFAULT, tuple(running), (HEAD, passer), levels=("rack",)
     )
-    decision = decide(state.build(facts, Told()), NOW)
+    decision = decide(build(facts, Told()), NOW)
     assert promises(decision) == {"head": NOW + 50}
     assert not started(decision), "it will probably run for 70 s"
-    blind = decide(state.build(facts, Told()), NOW, Policy(unknown_runtime="never"))
+    blind = decide(build(facts, Told()), NOW, Policy(unknown_runtime="never"))
     assert not promises(blind)

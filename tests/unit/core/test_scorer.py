@@ -1,4 +1,4 @@
-"""The packing rule on the live cluster: what it learns, where members go, what it follows."""
+"""The packing rule on the live cluster: what it learns, where pods go, what it follows."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ import random
 import numpy as np
 import pytest
 
-from windlass.core import cycle, fragmentation, packing, packing_tables, state
-from windlass.core.choosing import Spot
-from windlass.core.cluster import Cluster
-from windlass.core.facts import (
+from windlass.core.cluster.cluster import Cluster
+from windlass.core.cluster.device_allocation import Spot
+from windlass.core.cycle import cycle
+from windlass.core.model.types import (
+    ClusterFacts,
     Device,
     DeviceRequest,
-    Facts,
     Grant,
     Node,
     Pack,
+    PodAssignment,
     Profile,
     Queue,
     Role,
     Running,
-    Seat,
-    Unit,
+    Workload,
 )
-from windlass.core.fragmentation import Fragmentation
+from windlass.core.packing import fragmentation_packer, potential, scorer
+from windlass.core.packing.scorer import Fragmentation
+from windlass.core.snapshot.snapshot import Snapshot, WaitingPut, WorkloadGone, apply, build
 
 GIB = 2**30
 
@@ -39,13 +41,15 @@ def node(name: str, devices: int = 4, model: str = "A", cpu: int = 64) -> Node:
 
 
 def role(cpu: int = 4, **request: object) -> Role:
-    wanted = (DeviceRequest("gpu", **request),) if request else ()  # type: ignore[arg-type]
+    wanted = (DeviceRequest("gpu", **request),) if request else ()
     return Role("main", 1, 1, {"cpu": cpu * 1000, "memory": GIB}, wanted)
 
 
-def assign(rule: Fragmentation, cluster: Cluster, wish: Role, count: int) -> list[tuple[int, int]]:
-    shape = cluster.shape_of(wish)
-    caps = cluster.caps(shape)
+def assign(
+    rule: Fragmentation, cluster: Cluster, request: Role, count: int
+) -> list[tuple[int, int]]:
+    shape = cluster.shape_of(request)
+    caps = cluster.pod_capacity(shape)
     nodes = np.flatnonzero(caps)
     return counts(rule.assign(cluster, shape, nodes, caps[nodes], count))
 
@@ -54,11 +58,11 @@ def counts(spots: list[Spot]) -> list[tuple[int, int]]:
     return [(node, members) for node, members, _ in spots]
 
 
-def learned(cluster: Cluster, wishes: list[Role], times: int = 40) -> Fragmentation:
+def learned(cluster: Cluster, requests: list[Role], times: int = 40) -> Fragmentation:
     rule = Fragmentation()
     for _ in range(times):
-        for wish in wishes:
-            rule.observe(cluster, cluster.shape_of(wish))
+        for request in requests:
+            rule.observe(cluster, cluster.shape_of(request))
     return rule
 
 
@@ -75,23 +79,25 @@ def test_share_joins_the_one_it_fills_a_device_with() -> None:
 @pytest.mark.parametrize(("pack", "device"), [("binpack", "a-0"), ("fragmentation", "a-1")])
 def test_share_is_of_the_device_whose_rest_stays_useful(pack: Pack, device: str) -> None:
     """The tightest has 350 left, and 350 is asked for; 100 of the other's 400 leave a 300."""
-    wishes = [role(compute=size) for size in (650, 600, 350, 300, 100)]
+    requests = [role(compute=size) for size in (650, 600, 350, 300, 100)]
     running = tuple(
-        Running(Unit(f"r{i}", "q", (wish,), 0.0), (Seat("main", 0, "a", (grant,)),), 0.0)
-        for i, (wish, grant) in enumerate(
+        Running(
+            Workload(f"r{i}", "q", (request,), 0.0), (PodAssignment("main", 0, "a", (grant,)),), 0.0
+        )
+        for i, (request, grant) in enumerate(
             [
-                (wishes[0], Grant("a-0", "share", 650)),
-                (wishes[1], Grant("a-1", "share", 600)),
+                (requests[0], Grant("a-0", "share", 650)),
+                (requests[1], Grant("a-1", "share", 600)),
             ]
         )
     )
-    past = [Unit(f"u{i:03}", "q", (wishes[i % 5],), float(i)) for i in range(100)]
-    snapshot = state.build(Facts((node("a", devices=2),), (Queue("q"),), running))
-    state.apply(snapshot, [state.Waits(unit) for unit in past])
-    state.apply(snapshot, [state.Gone(unit.key) for unit in past])
-    state.apply(snapshot, [state.Waits(Unit("x", "q", (wishes[4],), 100.0, pack=pack))])
+    past = [Workload(f"u{i:03}", "q", (requests[i % 5],), float(i)) for i in range(100)]
+    snapshot = build(ClusterFacts((node("a", devices=2),), (Queue("q"),), running))
+    apply(snapshot, [WaitingPut(workload) for workload in past])
+    apply(snapshot, [WorkloadGone(workload.key) for workload in past])
+    apply(snapshot, [WaitingPut(Workload("x", "q", (requests[4],), 100.0, pack=pack))])
     (placement,) = cycle.decide(snapshot, 100.0).placements
-    assert placement.seats[0].grants[0].device == device
+    assert placement.pods[0].grants[0].device == device
 
 
 def test_share_by_memory_counts_as_its_part_of_a_device() -> None:
@@ -103,7 +109,7 @@ def test_share_by_memory_counts_as_its_part_of_a_device() -> None:
     assert assign(rule, cluster, small, 1) == [(1, 1)]
 
 
-def test_scarce_model_is_left_to_who_needs_it() -> None:
+def test_scarce_model_is_left_to_workloads_that_need_it() -> None:
     cluster = Cluster([node("a", model="A"), node("b", model="B")])
     bound, free = role(count=1, models=("A",)), role(count=1)
     rule = learned(cluster, [bound, free])
@@ -117,23 +123,25 @@ def test_members_of_a_gang_see_each_other() -> None:
     placed = dict(assign(rule, cluster, role(count=1), 3))
     assert placed.pop(2) == 1  # the single device, and one node whole for who needs two
     assert list(placed.values()) == [2]
-    assert sum(cluster.caps(cluster.shape_of(role(count=2)))) == 2, "nothing was really taken"
+    assert sum(cluster.pod_capacity(cluster.shape_of(role(count=2)))) == 2, (
+        "nothing was really taken"
+    )
 
 
-def places(snapshot: state.Snapshot, wish: Role, members: int = 1) -> list[str]:
-    """Nodes that members of a unit of such a role are given; nothing changes."""
-    asked = dataclasses.replace(wish, least=members, most=members)
-    snapshot.try_waiting(Unit("x", "q", (asked,), 1000.0, pack="fragmentation"))
+def places(snapshot: Snapshot, request: Role, members: int = 1) -> list[str]:
+    """Nodes that pods of a workload of such a role are given; nothing changes."""
+    asked = dataclasses.replace(request, min_count=members, max_count=members)
+    snapshot.try_waiting(Workload("x", "q", (asked,), 1000.0, pack="fragmentation"))
     (placement,) = cycle.decide(snapshot, 1000.0).placements
-    return sorted(seat.node for seat in placement.seats)
+    return sorted(pod.node for pod in placement.pods)
 
 
-def after_demand(nodes: list[Node], wishes: list[Role]) -> state.Snapshot:
+def after_demand(nodes: list[Node], requests: list[Role]) -> Snapshot:
     """Nothing runs or waits, but so much is known of demand."""
-    past = [Unit(f"u{i:03}", "q", (wishes[i % len(wishes)],), float(i)) for i in range(80)]
-    snapshot = state.build(Facts(tuple(nodes), (Queue("q"),)))
-    state.apply(snapshot, [state.Waits(unit) for unit in past])
-    return state.apply(snapshot, [state.Gone(unit.key) for unit in past])
+    past = [Workload(f"u{i:03}", "q", (requests[i % len(requests)],), float(i)) for i in range(80)]
+    snapshot = build(ClusterFacts(tuple(nodes), (Queue("q"),)))
+    apply(snapshot, [WaitingPut(workload) for workload in past])
+    return apply(snapshot, [WorkloadGone(workload.key) for workload in past])
 
 
 def test_member_without_devices_takes_cpu_that_devices_can_spare() -> None:
@@ -163,8 +171,11 @@ def test_member_without_devices_is_judged_by_every_kind_that_is_asked_for() -> N
         sizes = {name: (64_000 if name == spare else 16_000) for name in ("a", "b")}
         gpu = dataclasses.replace(node("a"), allocatable={"cpu": sizes["a"], "memory": 512 * GIB})
         npu = Node("b", {"cpu": sizes["b"], "memory": 512 * GIB}, npus)
-        wishes = [role(cpu=4, count=1), Role("main", 1, 1, {"cpu": 4000}, (DeviceRequest("npu"),))]
-        assert places(after_demand([gpu, npu], wishes), role(cpu=4)) == [spare]
+        requests = [
+            role(cpu=4, count=1),
+            Role("main", 1, 1, {"cpu": 4000}, (DeviceRequest("npu"),)),
+        ]
+        assert places(after_demand([gpu, npu], requests), role(cpu=4)) == [spare]
 
 
 def test_a_decision_about_devices_teaches_nothing_to_those_without() -> None:
@@ -204,11 +215,11 @@ def test_rollback_of_the_cluster_is_followed() -> None:
 
 
 def test_nodes_that_go_after_one_of_them_was_chosen_are_forgotten() -> None:
-    wish = role(count=4)
-    rule = learned(Cluster([node("a"), node("b")]), [wish])
+    request = role(count=4)
+    rule = learned(Cluster([node("a"), node("b")]), [request])
     taken = Cluster([node("a", 2), node("b")])
-    assert assign(rule, taken, wish, 1) == [(1, 1)]
-    assert assign(rule, Cluster([node("a")]), wish, 1) == [(0, 1)]
+    assert assign(rule, taken, request, 1) == [(1, 1)]
+    assert assign(rule, Cluster([node("a")]), request, 1) == [(0, 1)]
 
 
 def test_nodes_that_come_are_used() -> None:
@@ -240,17 +251,22 @@ def test_demand_is_learned_before_there_are_devices(nodes: list[Node]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_demand_is_learned_in_the_order_of_submission_however_units_are_listed(seed: int) -> None:
+def test_demand_is_learned_in_the_order_of_submission_however_workloads_are_listed(
+    seed: int,
+) -> None:
     """It is taken into account now and then, so the order decides what is known by then."""
     throw = random.Random(seed)
-    wishes = [role(compute=650), role(compute=500), role(compute=320), role(8), role(2, count=2)]
-    units = [
-        Unit(f"u{i:02}", "q", (throw.choice(wishes),), float(i), pack="fragmentation")
+    requests = [role(compute=650), role(compute=500), role(compute=320), role(8), role(2, count=2)]
+    workloads = [
+        Workload(f"u{i:02}", "q", (throw.choice(requests),), float(i), pack="fragmentation")
         for i in range(40)
     ]
     nodes = tuple(node(f"n{i}", throw.choice((1, 2, 3)), cpu=32) for i in range(5))
-    facts = [Facts(nodes, (Queue("q"),), waiting=tuple(each)) for each in (units, units[::-1])]
-    first, second = (repr(cycle.decide(state.build(each), 100.0)) for each in facts)
+    facts = [
+        ClusterFacts(nodes, (Queue("q"),), waiting=tuple(each))
+        for each in (workloads, workloads[::-1])
+    ]
+    first, second = (repr(cycle.decide(build(each), 100.0)) for each in facts)
     assert first == second
 
 
@@ -258,15 +274,17 @@ def test_no_node_strands_more_than_its_devices_however_much_memory_there_is() ->
     """Amounts of memory are multiplied with potentials: in bytes that went beyond 64 bits."""
     large = Node("z", {"cpu": 64_000, "memory": 64 * 1024 * GIB})
     cluster = Cluster([node("a", devices=8), node("b", devices=4), large])
-    layout = fragmentation._Layout(cluster, "gpu")
-    learner = packing_tables.Learner(layout.fleet)
+    layout = scorer._Layout(cluster, "gpu")
+    learner = potential.Learner(layout.fleet)
     for _ in range(40):
         learner.observe(layout.translate(cluster.shape_of(role(count=1))))
-    tables, rooms = learner.tables, layout.rooms(cluster, np.arange(3))
-    idle, nothing = rooms.left.sum(axis=1), np.zeros(3, dtype=np.int64)
-    for memory in (rooms.memory, nothing):
-        stranded = packing._stranded(tables, rooms.cpu, memory, idle, rooms.model)
-        most = tables.weights.stranded * idle * packing_tables.UNIT
+    tables, capacity = learner.tables, layout.capacity(cluster, np.arange(3))
+    idle, nothing = capacity.left.sum(axis=1), np.zeros(3, dtype=np.int64)
+    for memory in (capacity.memory, nothing):
+        stranded = fragmentation_packer._stranded(
+            tables, capacity.cpu, memory, idle, capacity.model
+        )
+        most = tables.weights.stranded * idle * potential.UNIT
         assert ((stranded >= 0) & (stranded <= most)).all()
     assert (stranded == most).all(), "without memory nothing of the devices can be used"
 
@@ -276,6 +294,6 @@ def test_profiles_count_by_their_slices() -> None:
     forms = frozenset(("whole", "partition"))
     owned = (Device("d", "gpu", "A", slices=8, profiles=profiles, forms=forms),)
     cluster = Cluster([Node("a", {"cpu": 8000}, owned)])
-    layout = fragmentation._Layout(cluster, "gpu")
+    layout = scorer._Layout(cluster, "gpu")
     sizes = [layout.translate(cluster.shape_of(role(profile=each))).milli for each in ("3g", "1g")]
     assert sizes == [500, 125]

@@ -6,21 +6,22 @@ import dataclasses
 
 import pytest
 
-from windlass.core import cycle, state
-from windlass.core.facts import (
+from windlass.core.cycle import cycle
+from windlass.core.model.types import (
     WHOLE,
+    ClusterFacts,
     Decision,
     Device,
     DeviceRequest,
-    Facts,
     Isolation,
     Node,
     Profile,
     Queue,
     Role,
-    Unit,
     Verdict,
+    Workload,
 )
+from windlass.core.snapshot import snapshot
 from windlass.kinds.reasons import Reason
 
 WHOLE_ONLY = frozenset(("whole",))
@@ -38,15 +39,17 @@ def node(
     profiles: tuple[Profile, ...] = (),
 ) -> Node:
     device = Device(
-        f"{name}/0", "gpu", model, memory=memory, forms=forms, isolation=isolation,  # type: ignore[arg-type]
+        f"{name}/0", "gpu", model, memory=memory, forms=forms, isolation=isolation,
         slices=8 if profiles else 0, profiles=profiles,
     )  # fmt: skip
     return Node(name, {"cpu": 8000}, (device,))
 
 
 def decide(request: DeviceRequest, *nodes: Node) -> Decision:
-    unit = Unit("me", "q", (Role("w", 1, 1, {"cpu": 1000}, (request,)),))
-    return cycle.decide(state.build(Facts(nodes, (Queue("q"),), waiting=(unit,))), 0.0)
+    workload = Workload("me", "q", (Role("w", 1, 1, {"cpu": 1000}, (request,)),))
+    return cycle.decide(
+        snapshot.build(ClusterFacts(nodes, (Queue("q"),), waiting=(workload,))), 0.0
+    )
 
 
 QUARTER = DeviceRequest("gpu", ratio=4)
@@ -55,13 +58,13 @@ MEMORY = DeviceRequest("gpu", memory=8192)
 BOTH = DeviceRequest("gpu", compute=250, memory=8192)
 PARTITION = DeviceRequest("gpu", profile="1g")
 
-NOBODY = (
-    "no node says who grants {} of {}: none that has any offers {} in windlass.dev/capabilities; "
+NOT_GRANTED = (
+    "no node grants {} of {}: none that has any offers {} in windlass.dev/capabilities; "
     "ask for whole ones"
 )
 UNKNOWN = (
-    "needs 8192Mi of a gpu; no node that grants shares of it says how much memory it has: have it "
-    "labelled windlass.dev/gpu-memory, or ask for a share by compute or as a fraction"
+    "needs 8192Mi of a gpu; no node that grants shares of it has the label "
+    "windlass.dev/gpu-memory: have it set, or ask for a share by compute or as a fraction"
 )
 LOOSE = (
     "no node keeps shares of gpu apart from each other as strictly as {}: none offers "
@@ -70,33 +73,33 @@ LOOSE = (
 
 
 def like(request: DeviceRequest, **more: object) -> DeviceRequest:
-    return dataclasses.replace(request, **more)  # type: ignore[arg-type]
+    return dataclasses.replace(request, **more)
 
 
 SENTENCES = [
-    # Nobody grants parts at all.
-    ("ratio", QUARTER, [node(forms=WHOLE_ONLY)], NOBODY.format("shares", "gpu", "shares")),
-    ("compute", COMPUTE, [node(forms=WHOLE_ONLY)], NOBODY.format("shares", "gpu", "shares")),
-    ("memory", MEMORY, [node(forms=WHOLE_ONLY)], NOBODY.format("shares", "gpu", "shares")),
+    # No node grants parts.
+    ("ratio", QUARTER, [node(forms=WHOLE_ONLY)], NOT_GRANTED.format("shares", "gpu", "shares")),
+    ("compute", COMPUTE, [node(forms=WHOLE_ONLY)], NOT_GRANTED.format("shares", "gpu", "shares")),
+    ("memory", MEMORY, [node(forms=WHOLE_ONLY)], NOT_GRANTED.format("shares", "gpu", "shares")),
     (
         "memory of a device that says how much it has",
         MEMORY,
         [node(forms=WHOLE_ONLY, memory=81920)],
-        NOBODY.format("shares", "gpu", "shares"),
+        NOT_GRANTED.format("shares", "gpu", "shares"),
     ),
-    ("both", BOTH, [node(forms=WHOLE_ONLY)], NOBODY.format("shares", "gpu", "shares")),
+    ("both", BOTH, [node(forms=WHOLE_ONLY)], NOT_GRANTED.format("shares", "gpu", "shares")),
     (
         "partition",
         PARTITION,
         [node(forms=SHARED)],
-        NOBODY.format("partitions", "gpu", "partitions"),
+        NOT_GRANTED.format("partitions", "gpu", "partitions"),
     ),
-    # Somebody does, of another model: nodes of two kinds.
+    # Nodes grant parts of another model: nodes of two kinds.
     (
         "shares of the other model",
         like(QUARTER, models=("h100",)),
         [node("old"), node("new", WHOLE_ONLY, "h100")],
-        NOBODY.format("shares", "gpu (h100)", "shares"),
+        NOT_GRANTED.format("shares", "gpu (h100)", "shares"),
     ),
     (
         "a model that is not there",
@@ -109,8 +112,8 @@ SENTENCES = [
         "nodes that do not say their model",
         like(COMPUTE, models=("h100",)),
         [node(model="")],
-        "needs a part of a gpu (h100); no node it may use says of which model its gpu is: have it "
-        "labelled windlass.dev/gpu-model, or name no model",
+        "needs a part of a gpu (h100); no node it may use has the label "
+        "windlass.dev/gpu-model: have it set, or name no model",
     ),
     # Memory that is not known, or too little.
     ("memory not known", MEMORY, [node()], UNKNOWN),
@@ -167,11 +170,12 @@ SENTENCES = [
 @pytest.mark.parametrize(
     ("request_", "nodes", "says"), [each[1:] for each in SENTENCES], ids=[e[0] for e in SENTENCES]
 )
-def test_what_nobody_can_grant_is_impossible_with_that_reason(
+def test_a_request_that_no_node_can_grant_is_impossible_with_that_reason(
     request_: DeviceRequest, nodes: list[Node], says: str
 ) -> None:
     (found,) = decide(request_, *nodes).verdicts
-    assert found == Verdict("me", Reason.IMPOSSIBLE, says, "gpu", WHOLE)
+    possible = 0 if says.endswith("has 0") else None
+    assert found == Verdict("me", Reason.IMPOSSIBLE, says, "gpu", WHOLE, possible=possible)
 
 
 GRANTED = [
@@ -187,12 +191,10 @@ GRANTED = [
 @pytest.mark.parametrize(
     ("request_", "there"), [each[1:] for each in GRANTED], ids=[each[0] for each in GRANTED]
 )
-def test_what_somebody_grants_is_given_there_and_nowhere_else(
-    request_: DeviceRequest, there: Node
-) -> None:
+def test_a_request_is_granted_only_on_nodes_that_can(request_: DeviceRequest, there: Node) -> None:
     """Beside it stands a node on which nobody grants anything."""
     (placed,) = decide(request_, node("other", WHOLE_ONLY), there).placements
-    assert [seat.node for seat in placed.seats] == ["n"]
+    assert [pod.node for pod in placed.pods] == ["n"]
 
 
 def test_a_share_by_memory_counts_in_its_queue_though_others_do_not_say_how_much_they_have() -> (
@@ -201,9 +203,9 @@ def test_a_share_by_memory_counts_in_its_queue_though_others_do_not_say_how_much
     """Half of the device: a limit of a third of one is too little, whatever the node that says
     nothing could grant."""
     half = DeviceRequest("gpu", memory=40960)
-    unit = Unit("me", "q", (Role("w", 1, 1, {"cpu": 1000}, (half,)),))
+    workload = Workload("me", "q", (Role("w", 1, 1, {"cpu": 1000}, (half,)),))
     nodes = (node("silent"), node("says", memory=81920))
     for limit, reason in ((333, Reason.WAITING_FOR_QUOTA), (500, None)):
-        told = Facts(nodes, (Queue("q", limit={"gpu": limit}),), waiting=(unit,))
-        decision = cycle.decide(state.build(told), 0.0)
+        told = ClusterFacts(nodes, (Queue("q", limit={"gpu": limit}),), waiting=(workload,))
+        decision = cycle.decide(snapshot.build(told), 0.0)
         assert [each.reason for each in decision.verdicts] == ([reason] if reason else [])

@@ -150,7 +150,7 @@ def test_the_signal_reaches_the_command_and_followers_wait_for_the_lead(cluster)
     assert output(follower)[0] == 0
 
 
-def test_a_follower_that_nobody_needs_any_more_ends_with_the_signal(cluster):
+def test_a_follower_that_is_no_longer_needed_ends_with_the_signal(cluster):
     """Or a run whose lead failed at its start would wait for the whole grace."""
     follower = cluster.start("follow", 1)
     ready = cluster.folder / "ready"
@@ -164,7 +164,7 @@ def test_a_follower_that_nobody_needs_any_more_ends_with_the_signal(cluster):
     assert output(follower)[0] == 128 + signal.SIGTERM
 
 
-def test_who_does_not_know_the_secret_is_turned_away(cluster):
+def test_a_client_without_the_secret_is_rejected(cluster):
     follower = cluster.start("follow", 1)
     port = cluster.members[1]["port"]
     while True:
@@ -204,7 +204,7 @@ def test_when_the_caller_is_gone_its_command_is_killed(cluster):
         time.sleep(0.02)
 
 
-def test_a_follower_that_is_told_to_leave_says_first_how_what_it_ran_ended(cluster):
+def test_a_follower_that_must_leave_first_reports_how_its_process_ended(cluster):
     """mpirun waits for none of the shells it started: they end after it, and must not complain."""
     follower = cluster.start("follow", 1)
     ready, go = cluster.folder / "ready", cluster.folder / "go"

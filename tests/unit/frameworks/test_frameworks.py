@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import typing
 
 import pytest
 
 from windlass import frameworks
 from windlass.frameworks import group as groups
-from windlass.frameworks import order
+from windlass.frameworks import group_file
 from windlass.frameworks.group import Group, Member
-from windlass.kinds import run
+from windlass.kinds.types import run
 
 
 def group(
@@ -22,9 +23,9 @@ def group(
         for index in range(size):
             rank = len(members)
             members.append(
-                Member(name, index, rank, f"10.0.0.{rank}", 20000 + 10 * rank, gpus=gpus)  # type: ignore[arg-type]
+                Member(name, index, rank, f"10.0.0.{rank}", 20000 + 10 * rank, gpus=gpus)
             )
-    return Group("job", "uid", 2, tuple(members), command, "/root", "/py", **more)  # type: ignore[arg-type]
+    return Group("job", "uid", 2, tuple(members), command, "/root", "/py", **more)
 
 
 def told(name: str, which: Group, rank: int = 1) -> dict[str, str]:
@@ -32,7 +33,7 @@ def told(name: str, which: Group, rank: int = 1) -> dict[str, str]:
 
 
 def test_every_framework_that_a_run_may_name_is_there():
-    assert set(frameworks.BY_NAME) == set(run.Framework.__args__)
+    assert set(frameworks.BY_NAME) == set(typing.get_args(run.Framework))
 
 
 @pytest.mark.parametrize("name", ["process", "torch", "jax", "tensorflow", "deepspeed"])
@@ -50,20 +51,20 @@ def test_rank_size_and_hosts_have_the_usual_names(name):
 
 
 @pytest.mark.parametrize("name", ["mpi", "horovod", "ray", "spark", "flink"])
-def test_where_a_framework_starts_ranks_itself_no_member_is_told_a_wrong_one(name):
+def test_where_a_framework_starts_ranks_itself_no_member_gets_a_wrong_one(name):
     seen = told(name, group(("worker", 2)))
     assert not seen.keys() & {"RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_JOB_ID"}
     assert seen["WINDLASS_RANK"] == "1"
 
 
-def test_a_member_without_a_port_is_told_none():
+def test_a_member_without_a_port_gets_none():
     one = Group("job", "u", 0, (Member("worker", 0, 0, "10.0.0.1", 0),), ("x",), "/r", "/p")
     seen = told("process", one, 0)
     assert not seen.keys() & {"WINDLASS_PORT", "WINDLASS_HOSTS", "MASTER_PORT"}
 
 
 def test_large_groups_are_not_listed_in_every_pod():
-    seen = told("process", group(("worker", groups.MOST_LISTED + 1)))
+    seen = told("process", group(("worker", groups.MAX_LISTED + 1)))
     assert not seen.keys() & {"WINDLASS_HOSTS", "SLURM_JOB_NODELIST"}
     assert seen["MASTER_ADDR"] == "10.0.0.0"
 
@@ -99,7 +100,7 @@ def test_jax_finds_its_coordinator_and_all_its_devices():
     assert seen["JAX_LOCAL_DEVICE_IDS"] == "0,1"
 
 
-def test_mpirun_is_written_for_those_who_do_not():
+def test_mpirun_is_written_if_the_user_does_not():
     which = group(("worker", 2), command=("./a.out", "x"), gpus=2)
     plan = json.loads(told("mpi", which, 0)["WINDLASS_PLAN"])
     assert plan["command"] == ["mpirun", "-n", "4", "/root/run/rank", "./a.out", "x"]
@@ -163,8 +164,8 @@ def test_a_group_comes_out_of_its_order_as_it_went_in():
         run="job", uid="u1", attempt=3, members=members, command=("python", "a b.py"),
         root="/windlass", python="python3", companion="/windlass/run/companion.py", least=2,
     )  # fmt: skip
-    sent = json.loads(json.dumps(order.write("torch", whole, members[2])))
-    assert order.sizes(sent) == {"chief": 1, "worker": 2}
+    sent = json.loads(json.dumps(group_file.write("torch", whole, members[2])))
+    assert group_file.sizes(sent) == {"chief": 1, "worker": 2}
     book = {"worker": ["10.0.0.1", "10.0.0.2"], "chief": ["10.0.0.0"]}
-    found, me = order.read(sent, book, "/windlass", "/windlass/run/companion.py")
+    found, me = group_file.read(sent, book, "/windlass", "/windlass/run/companion.py")
     assert (found, me) == (whole, members[2])

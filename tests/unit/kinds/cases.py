@@ -6,8 +6,8 @@ import copy
 import dataclasses
 from typing import Any
 
-from windlass.kinds import cronrun, pricelist, queue, reservation, run
-from windlass.kinds.meta import Object
+from windlass.kinds.types import cronrun, pricelist, queue, reservation, run
+from windlass.kinds.types.meta import Object
 
 Json = dict[str, Any]
 DIGEST = "sha256:" + "0" * 64
@@ -164,7 +164,7 @@ BAD: dict[str, Bad] = {
     "reservation with two begins": Bad(
         reservation_object(schedule="@daily"), "spec", "either from, or schedule"
     ),
-    "reservation without an end": Bad(reservation_object(duration=None), "spec", "when it ends"),
+    "reservation without an end": Bad(reservation_object(duration=None), "spec", "needs an end"),
     "reservation with two ends": Bad(
         reservation_object(to="2036-01-02T20:00:00Z"), "spec", "either to, or duration"
     ),
@@ -172,13 +172,13 @@ BAD: dict[str, Bad] = {
         reservation_object(**{
             "from": None, "schedule": "@daily", "duration": None, "to": "2036-01-02T20:00:00Z",
         }),
-        "spec", "with a schedule, by duration",
+        "spec", "with a schedule, duration",
     ),
     "reservation that ends before it begins": Bad(
         reservation_object(duration=None, to="2036-01-01T20:00:00Z"), "spec.to", "later than from"
     ),
     "reservation on no day": Bad(
-        reservation_object(**{"from": "2036-02-30T20:00:00Z"}), "spec.from", "day of the calendar"
+        reservation_object(**{"from": "2036-02-30T20:00:00Z"}), "spec.from", "valid date"
     ),
     "reservation of nothing": Bad(reservation_object(nodes=None), "spec", "nodes or amounts"),
     "reservation of nodes and amounts": Bad(
@@ -269,6 +269,13 @@ BAD: dict[str, Bad] = {
     "whole and share": Bad(device(count=1, share="1/4"), "spec.roles[0].devices[0]", "by count"),
     "share and memory": Bad(device(share="1/4", memory="8Gi"), "spec.roles[0].devices[0]",
                             "by count"),
+    "memory without a suffix": Bad(
+        role(resources={"memory": "512"}), "spec.roles[0].resources.memory", "at least 1Mi"
+    ),
+    "price of cpu": Bad(
+        price_list(entries=[{"device": "cpu", "rented": {"perHour": "1"}}]),
+        "spec.entries[0].device", "or machine",
+    ),
     "share of one": Bad(device(share="2/2"), "spec.roles[0].devices[0].share", "below 1"),
     "share of ten by nine": Bad(device(share="10/9"), "spec.roles[0].devices[0].share", "below 1"),
     "share as decimal": Bad(device(share="0.25"), "spec.roles[0].devices[0].share", "1/4"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from windlass.kinds import kubernetes
-from windlass.kinds.meta import Object
+from windlass.kinds.types import core
+from windlass.kinds.types.meta import Object
 
 Json = dict[str, Any]
 
@@ -19,25 +19,25 @@ def build(kind: type[Object], name: str = "sample", **body: Any) -> Json:
 
 def pod(*, metadata: Json | None = None, container: Json | None = None, **spec: Any) -> Json:
     containers = [{"name": "main", "image": "busybox:1"} | (container or {})]
-    return build(kubernetes.Pod, metadata=metadata or {}, spec={"containers": containers} | spec)
+    return build(core.Pod, metadata=metadata or {}, spec={"containers": containers} | spec)
 
 
 def config_map(**body: Any) -> Json:
-    return build(kubernetes.ConfigMap, **body)
+    return build(core.ConfigMap, **body)
 
 
 def secret(**body: Any) -> Json:
-    return build(kubernetes.Secret, **body)
+    return build(core.Secret, **body)
 
 
 def service(**spec: Any) -> Json:
-    return build(kubernetes.Service, spec={"ports": [{"port": 80}]} | spec)
+    return build(core.Service, spec={"ports": [{"port": 80}]} | spec)
 
 
 def binding(**body: Any) -> Json:
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
     subjects = [{"kind": "User", "name": "alice"}]
-    return build(kubernetes.RoleBinding, **({"roleRef": role, "subjects": subjects} | body))
+    return build(core.RoleBinding, **({"roleRef": role, "subjects": subjects} | body))
 
 
 GOOD: dict[str, Json] = {
@@ -53,22 +53,22 @@ GOOD: dict[str, Json] = {
     "config map": config_map(data={"a.b-c_D": "x"}, binaryData={"b": "AAEC"}),
     "secret": secret(stringData={"a": "b"}, data={"c": "ZA=="}),
     "service": service(), "headless service": service(clusterIP="None", ports=[]),
-    "lease": build(kubernetes.Lease, spec={"leaseDurationSeconds": 15,
+    "lease": build(core.Lease, spec={"leaseDurationSeconds": 15,
                                            "renewTime": "2026-01-01T10:20:00.000000Z"}),
-    "priority class": build(kubernetes.PriorityClass, value=5),
+    "priority class": build(core.PriorityClass, value=5),
     "role binding": binding(),
     "role binding with a free name": binding() | {"metadata": {"name": "a:b_C",
                                                                "namespace": "default"}},
-    "node": build(kubernetes.Node, spec={"taints": [{"key": "a/b", "effect": "NoSchedule"}]}),
-    "namespace": build(kubernetes.Namespace, "some-team"),
-    "event": build(kubernetes.Event, involvedObject={"namespace": "default", "name": "x"}),
+    "node": build(core.Node, spec={"taints": [{"key": "a/b", "effect": "NoSchedule"}]}),
+    "namespace": build(core.Namespace, "some-team"),
+    "event": build(core.Event, involvedObject={"namespace": "default", "name": "x"}),
 }  # fmt: skip
 
 BAD: dict[str, tuple[Json, str]] = {
     "name of a pod": (pod(metadata={"name": "Pod"}), "metadata.name"),
     "long name of a pod": (pod(metadata={"name": "a" * 254}), "metadata.name"),
-    "name of a namespace": (build(kubernetes.Namespace, "a.b"), "metadata.name"),
-    "name of a service": (build(kubernetes.Service, "a.b", spec={"ports": [{"port": 1}]}),
+    "name of a namespace": (build(core.Namespace, "a.b"), "metadata.name"),
+    "name of a service": (build(core.Service, "a.b", spec={"ports": [{"port": 1}]}),
                           "metadata.name"),
     "name of a role binding": (binding() | {"metadata": {"name": "a%b", "namespace": "default"}},
                                "metadata.name"),
@@ -110,21 +110,21 @@ BAD: dict[str, tuple[Json, str]] = {
     "service type": (service(type="Local"), "spec.type"),
     "service without ports": (service(ports=[]), "spec.ports"),
     "service port": (service(ports=[{"port": 0}]), "spec.ports[0].port"),
-    "lease of no time": (build(kubernetes.Lease, spec={"leaseDurationSeconds": 0}),
+    "lease of no time": (build(core.Lease, spec={"leaseDurationSeconds": 0}),
                          "spec.leaseDurationSeconds"),
-    "lease transitions": (build(kubernetes.Lease, spec={"leaseTransitions": -1}),
+    "lease transitions": (build(core.Lease, spec={"leaseTransitions": -1}),
                           "spec.leaseTransitions"),
-    "priority of the system": (build(kubernetes.PriorityClass, value=2_000_000_000), "value"),
-    "preemption policy": (build(kubernetes.PriorityClass, value=1, preemptionPolicy="x"),
+    "priority of the system": (build(core.PriorityClass, value=2_000_000_000), "value"),
+    "preemption policy": (build(core.PriorityClass, value=1, preemptionPolicy="x"),
                           "preemptionPolicy"),
     "kind of a role": (binding(roleRef={"kind": "Job", "name": "a",
                                         "apiGroup": "rbac.authorization.k8s.io"}), "roleRef.kind"),
     "kind of a subject": (binding(subjects=[{"kind": "Robot", "name": "a"}]), "subjects[0].kind"),
-    "taint effect": (build(kubernetes.Node, spec={"taints": [{"key": "a", "effect": "No"}]}),
+    "taint effect": (build(core.Node, spec={"taints": [{"key": "a", "effect": "No"}]}),
                      "spec.taints[0].effect"),
     "finalizer": (pod(metadata={"finalizers": ["a b"]}), "metadata.finalizers[0]"),
     "event of another namespace": (
-        build(kubernetes.Event, involvedObject={"namespace": "other", "name": "x"}),
+        build(core.Event, involvedObject={"namespace": "other", "name": "x"}),
         "involvedObject.namespace",
     ),
 }  # fmt: skip
@@ -148,8 +148,8 @@ CHANGES: dict[str, tuple[Json, Json, str]] = {
         config_map(immutable=True), config_map(immutable=True, data={"a": "b"}), "data",
     ),
     "config map made mutable": (config_map(immutable=True), config_map(), "immutable"),
-    "value of a priority class": (build(kubernetes.PriorityClass, value=1),
-                                  build(kubernetes.PriorityClass, value=2), "value"),
+    "value of a priority class": (build(core.PriorityClass, value=1),
+                                  build(core.PriorityClass, value=2), "value"),
     "role of a binding": (
         binding(), binding(roleRef={"kind": "ClusterRole", "name": "edit",
                                     "apiGroup": "rbac.authorization.k8s.io"}), "roleRef",

@@ -10,16 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.kinds import core_cases
-from windlass.kinds import kubernetes, registry, validation
-from windlass.kinds.meta import Object
+from windlass.kinds import registry, validate
+from windlass.kinds.types import core
+from windlass.kinds.types.meta import Object
 
 Json = dict[str, Any]
 
 
 def problems_of(value: Json, old: Json | None = None) -> dict[str, str]:
     kind = registry.by_kind()[value["apiVersion"], value["kind"]]
-    before = None if old is None else validation.defaulted(kind, old)
-    found = validation.validate(kind, validation.defaulted(kind, value), before)
+    before = None if old is None else validate.defaulted(kind, old)
+    found = validate.validate(kind, validate.defaulted(kind, value), before)
     return {problem.path: problem.message for problem in found}
 
 
@@ -43,7 +44,7 @@ def test_only_some_fields_may_change(name: str) -> None:
 def test_types_of_known_fields_are_checked_and_unknown_fields_stay() -> None:
     value = core_cases.pod(terminationGracePeriodSeconds="30", someday={"a": [1]})
     assert list(problems_of(value)) == ["spec.terminationGracePeriodSeconds"]
-    kept, unknown = validation.prune(kubernetes.Pod, value)
+    kept, unknown = validate.prune(core.Pod, value)
     assert kept["spec"]["someday"] == {"a": [1]}
     assert unknown == []
 
@@ -59,7 +60,7 @@ def test_null_is_absence_in_core_kinds() -> None:
 
 def test_plain_text_of_a_secret_is_folded_into_its_data() -> None:
     value = core_cases.secret(stringData={"a": "new"}, data={"a": "b2xk", "b": "Yg=="})
-    filled = validation.defaulted(kubernetes.Secret, value)
+    filled = validate.defaulted(core.Secret, value)
     assert filled["data"] == {"a": "bmV3", "b": "Yg=="}
     assert filled["type"] == "Opaque"
     assert "stringData" not in filled
@@ -78,7 +79,7 @@ def test_a_secret_that_is_not_base64_is_refused_without_showing_it() -> None:
      ("busybox@sha256:00", "IfNotPresent")],
 )  # fmt: skip
 def test_images_are_pulled_as_kubernetes_would(image: str, policy: str) -> None:
-    filled = validation.defaulted(kubernetes.Pod, core_cases.pod(container={"image": image}))
+    filled = validate.defaulted(core.Pod, core_cases.pod(container={"image": image}))
     assert filled["spec"]["containers"][0]["imagePullPolicy"] == policy
 
 
@@ -90,7 +91,7 @@ def test_images_are_pulled_as_kubernetes_would(image: str, policy: str) -> None:
 )  # fmt: skip
 def test_quality_of_service_follows_from_resources(resources: Json, qos: str) -> None:
     value = core_cases.pod(container={"resources": resources})
-    assert validation.defaulted(kubernetes.Pod, value)["status"]["qosClass"] == qos
+    assert validate.defaulted(core.Pod, value)["status"]["qosClass"] == qos
 
 
 FIELDS = st.sampled_from(
@@ -104,13 +105,13 @@ JSON = st.recursive(
 )
 
 
-@given(st.sampled_from(kubernetes.ALL), st.dictionaries(FIELDS, JSON), st.none() | JSON)
+@given(st.sampled_from(core.ALL), st.dictionaries(FIELDS, JSON), st.none() | JSON)
 def test_any_json_is_judged_without_failing(kind: type[Object], value: Json, old: Any) -> None:
     value["metadata"] = {"name": "a", **value["metadata"]} if isinstance(
         value.get("metadata"), dict) else {"name": "a"}  # fmt: skip
     before = copy.deepcopy(value)
-    filled = validation.defaulted(kind, value)
-    validation.validate(kind, filled, None)
-    if validation.validate(kind, filled) == []:
-        validation.validate(kind, filled, validation.defaulted(kind, {"metadata": {"name": "a"}}))
+    filled = validate.defaulted(kind, value)
+    validate.validate(kind, filled, None)
+    if validate.validate(kind, filled) == []:
+        validate.validate(kind, filled, validate.defaulted(kind, {"metadata": {"name": "a"}}))
     assert value == before

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from windlass.kinds import duration, fields
+from windlass.kinds.types import field_types
+from windlass.kinds.values import duration
 
 
 @pytest.mark.parametrize(
@@ -32,4 +33,4 @@ def test_what_is_no_duration_is_refused_by_reader_and_schema(text: str) -> None:
     with pytest.raises(duration.Malformed):
         duration.milliseconds(text)
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(text.strip("\n") if text != "1s\n" else "1s1s", fields.Duration)
+        msgspec.convert(text.strip("\n") if text != "1s\n" else "1s1s", field_types.Duration)

@@ -7,7 +7,9 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.kinds import meta, nodes, reasons, registry, run, wire
+from windlass.kinds import codec, reasons, registry
+from windlass.kinds.schema import type_tree
+from windlass.kinds.types import meta, run
 
 DNS_LABEL = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,38}[a-z0-9])?", fullmatch=True)
@@ -42,7 +44,7 @@ def test_runs_and_roles_that_read_the_same_do_not_share_pods() -> None:
 
 
 def test_a_minimal_run_has_one_worker() -> None:
-    made = wire.from_dict(run.Run, {"spec": {"roles": [{"command": ["true"]}]}})
+    made = codec.from_dict(run.Run, {"spec": {"roles": [{"command": ["true"]}]}})
     [role] = made.spec.roles
     assert (role.name, role.replicas, role.min_replicas) == ("worker", 1, None)
     assert made.status.phase == "Queued"
@@ -72,11 +74,11 @@ def test_a_run_of_4096_members_stays_below_512_kib() -> None:
         spec=run.RunSpec(roles=[run.Role(command=["python", "train.py"], replicas=4096)]),
         status=run.RunStatus(assignment=assignment, history=history, held=_held(member)),
     )
-    assert len(wire.encode(big)) < 512 * 1024
+    assert len(codec.encode(big)) < 512 * 1024
 
 
 def test_no_field_has_a_name_that_yaml_reads_as_a_truth_value() -> None:
-    def names(node: nodes.Node) -> set[str]:
+    def names(node: type_tree.Node) -> set[str]:
         found = set(node.fields)
         for inner in [field.node for field in node.fields.values()] + [node.items]:
             found |= names(inner) if inner else set()
@@ -84,10 +86,10 @@ def test_no_field_has_a_name_that_yaml_reads_as_a_truth_value() -> None:
 
     traps = {"n", "y", "on", "off", "yes", "no", "true", "false", "null"}
     for kind in registry.OWN:
-        assert not {name.lower() for name in names(nodes.of_kind(kind))} & traps
+        assert not {name.lower() for name in names(type_tree.of_kind(kind))} & traps
 
 
-def test_every_reason_says_who_acts_and_what_helps() -> None:
+def test_every_reason_names_the_actor_and_the_remedy() -> None:
     for reason in reasons.Reason:
         about = reason.about
         assert about.meaning.endswith(".")
@@ -97,7 +99,7 @@ def test_every_reason_says_who_acts_and_what_helps() -> None:
 
 
 def test_every_retry_cause_is_a_reason_or_a_failure() -> None:
-    causes = nodes.of_type(run.Retries).fields["causes"].node.items
+    causes = type_tree.of_type(run.Retries).fields["causes"].node.items
     assert causes is not None
     assert set(causes.enum) - {"Failed"} <= {str(reason) for reason in reasons.Reason}
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.harness.rest import Rest
 from tests.unit.kinds import cases
-from windlass.kinds import nodes, validation
-from windlass.kinds.nodes import Node
+from windlass.kinds import validate
+from windlass.kinds.schema import type_tree
+from windlass.kinds.schema.type_tree import Node
 
 Json = dict[str, Any]
 
@@ -75,7 +76,7 @@ def _edges(node: Node) -> list[int]:
 
 
 def specs(kind: str) -> st.SearchStrategy[tuple[str, Json]]:
-    node = nodes.of_kind(cases.KINDS[kind]).fields["spec"].node
+    node = type_tree.of_kind(cases.KINDS[kind]).fields["spec"].node
     return _objects(node, 0).map(lambda spec: (kind, spec))
 
 
@@ -94,7 +95,7 @@ def test_random_objects_get_the_same_verdict(
         "apiVersion": resource.api_version, "kind": resource.kind,
         "metadata": {"name": "sample"}, "spec": drawn[1],
     }  # fmt: skip
-    problems = validation.validate(kind, validation.defaulted(kind, value))
+    problems = validate.validate(kind, validate.defaulted(kind, value))
     beyond_cel = {"spec.schedule", "spec.timeZone", "spec.budget.timeZone"}
     ours = [str(problem) for problem in problems if problem.path not in beyond_cel]
     namespace = "default" if resource.namespaced else ""
@@ -104,4 +105,4 @@ def test_random_objects_get_the_same_verdict(
         return
     assert (answer.status == 422) == bool(ours), (ours, answer.summary)
     if answer.status == 201:
-        assert answer.json["spec"] == validation.defaulted(kind, value)["spec"]
+        assert answer.json["spec"] == validate.defaulted(kind, value)["spec"]

@@ -11,8 +11,10 @@ import yaml
 
 from tests.unit.kinds import cases
 from tools import generate, reference
-from windlass.kinds import docstrings, kubernetes, nodes, registry, schema, validation
-from windlass.kinds.meta import Object
+from windlass.kinds import registry, schema_export, validate
+from windlass.kinds.schema import docstrings, type_tree
+from windlass.kinds.types.core import Container
+from windlass.kinds.types.meta import Object
 
 Json = dict[str, Any]
 VALUE_KEYWORDS = {"minimum", "maximum", "pattern", "maxLength", "minLength", "enum", "format"}
@@ -37,7 +39,7 @@ def parts(node: Json, path: str = "") -> Iterator[tuple[str, Json]]:
 
 @pytest.mark.parametrize("kind", registry.OWN, ids=lambda kind: kind.__name__)
 def test_crd_schemas_are_structural(kind: type[Object]) -> None:
-    for path, node in parts(schema.structural(kind)):
+    for path, node in parts(schema_export.structural(kind)):
         assert set(node) <= ONLY_STRUCTURAL, path
         if node.get("x-kubernetes-int-or-string"):
             assert "type" not in node, path
@@ -56,7 +58,7 @@ def test_crd_schemas_are_structural(kind: type[Object]) -> None:
 def test_every_field_of_our_kinds_is_described(kind: type[Object]) -> None:
     bare = [
         path
-        for path, node in parts(schema.structural(kind))
+        for path, node in parts(schema_export.structural(kind))
         if path and not path.endswith("[]") and not node.get("description")
         and not path.startswith(".metadata")
     ]  # fmt: skip
@@ -66,7 +68,7 @@ def test_every_field_of_our_kinds_is_described(kind: type[Object]) -> None:
 @pytest.mark.parametrize("kind", registry.OWN, ids=lambda kind: kind.__name__)
 def test_everything_a_user_writes_has_a_bound(kind: type[Object]) -> None:
     """Without bounds a cluster refuses rules over it as too dear, and an object may grow."""
-    spec = schema.structural(kind)["properties"]["spec"]
+    spec = schema_export.structural(kind)["properties"]["spec"]
     for path, node in parts(spec):
         needed = {"array": "maxItems", "string": "maxLength"}.get(node.get("type", ""))
         if "additionalProperties" in node:
@@ -78,8 +80,8 @@ def test_everything_a_user_writes_has_a_bound(kind: type[Object]) -> None:
 def test_a_checker_that_follows_the_schema_agrees_about_the_defaults() -> None:
     for value in cases.GOOD.values():
         kind = cases.KINDS[value["kind"]]
-        filled = validation.defaulted(kind, value)
-        assert _missing_defaults(schema.structural(kind), filled) == []
+        filled = validate.defaulted(kind, value)
+        assert _missing_defaults(schema_export.structural(kind), filled) == []
 
 
 def _missing_defaults(node: Json, value: Any, path: str = "") -> list[str]:
@@ -97,7 +99,7 @@ def _missing_defaults(node: Json, value: Any, path: str = "") -> list[str]:
 
 @pytest.mark.parametrize("group", GROUPS, ids="/".join)
 def test_openapi_components_refer_only_to_each_other(group: tuple[str, str]) -> None:
-    components = schema.openapi_schemas(*group)
+    components = schema_export.openapi_schemas(*group)
 
     def references(node: Any) -> Iterator[str]:
         if isinstance(node, dict):
@@ -121,10 +123,10 @@ def test_openapi_components_refer_only_to_each_other(group: tuple[str, str]) -> 
 
 
 def test_openapi_names_are_those_of_kubernetes() -> None:
-    core = schema.openapi_schemas("", "v1")
+    core = schema_export.openapi_schemas("", "v1")
     assert "io.k8s.api.core.v1.Pod" in core
     assert "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta" in core
-    own = schema.openapi_schemas("windlass.dev", "v1alpha1")
+    own = schema_export.openapi_schemas("windlass.dev", "v1alpha1")
     run_schema = own["dev.windlass.v1alpha1.Run"]
     assert run_schema["properties"]["spec"]["allOf"] == [
         {"$ref": "#/components/schemas/dev.windlass.v1alpha1.RunSpec"}
@@ -133,7 +135,7 @@ def test_openapi_names_are_those_of_kubernetes() -> None:
 
 
 def test_kubectl_learns_how_lists_of_core_kinds_merge() -> None:
-    core = schema.openapi_schemas("", "v1")
+    core = schema_export.openapi_schemas("", "v1")
     containers = core["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"]
     assert containers["x-kubernetes-patch-merge-key"] == "name"
     ports = core["io.k8s.api.core.v1.ServiceSpec"]["properties"]["ports"]
@@ -142,20 +144,20 @@ def test_kubectl_learns_how_lists_of_core_kinds_merge() -> None:
 
 
 def test_a_field_s_text_is_found_where_it_is_declared() -> None:
-    assert docstrings.of_field(kubernetes.Container, "restart_policy").startswith("`Always`")
-    assert docstrings.of_field(kubernetes.Container, "no_such_field") == ""
-    spec = nodes.of_kind(registry.OWN[0]).fields["spec"].node.struct
+    assert docstrings.of_field(Container, "restart_policy").startswith("`Always`")
+    assert docstrings.of_field(Container, "no_such_field") == ""
+    spec = type_tree.of_kind(registry.OWN[0]).fields["spec"].node.struct
     assert spec is not None
-    assert docstrings.of_field(spec, "roles") == "The kinds of members."
+    assert docstrings.of_field(spec, "roles") == "The groups of replicas."
 
 
 @pytest.mark.parametrize("kind", registry.OWN, ids=lambda kind: kind.__name__)
 def test_the_example_of_each_reference_page_is_valid(kind: type[Object]) -> None:
     page = reference.kind_page(kind)
     value = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])
-    kept, unknown = validation.prune(kind, value)
+    kept, unknown = validate.prune(kind, value)
     assert unknown == []
-    assert validation.validate(kind, validation.defaulted(kind, kept)) == []
+    assert validate.validate(kind, validate.defaulted(kind, kept)) == []
 
 
 def test_generated_files_are_not_stale() -> None:

@@ -14,8 +14,8 @@ from tests.harness.control_plane import ControlPlane
 from tests.harness.embedded import EmbeddedServer
 from tests.harness.rest import Answer, Rest
 from tests.unit.kinds import cases, core_cases
-from windlass.kinds import registry, validation
-from windlass.kinds.meta import Object
+from windlass.kinds import registry, validate
+from windlass.kinds.types.meta import Object
 
 Json = dict[str, Any]
 
@@ -51,9 +51,9 @@ def refused_fields(answer: Answer) -> list[str]:
 
 def our_fields(value: Json, old: Json | None = None) -> list[str]:
     kind = kind_of(value)
-    filled = validation.defaulted(kind, validation.prune(kind, value)[0])
-    before = None if old is None else validation.defaulted(kind, old)
-    return [problem.path for problem in validation.validate(kind, filled, before)]
+    filled = validate.defaulted(kind, validate.prune(kind, value)[0])
+    before = None if old is None else validate.defaulted(kind, old)
+    return [problem.path for problem in validate.validate(kind, filled, before)]
 
 
 @pytest.mark.kubernetes
@@ -73,7 +73,7 @@ def test_good_objects_are_created_with_our_defaults(server: Rest, name: str) -> 
     value = cases.GOOD[name]
     answer = try_create(server, value)
     assert answer.status == 201, answer.summary
-    assert answer.json["spec"] == validation.defaulted(kind_of(value), value)["spec"]
+    assert answer.json["spec"] == validate.defaulted(kind_of(value), value)["spec"]
 
 
 @pytest.mark.parametrize("name", cases.BAD)
@@ -101,7 +101,7 @@ def test_good_core_objects_are_created_with_our_defaults(server: Rest, name: str
     value = core_cases.GOOD[name]
     answer = try_create(server, value)
     assert answer.status == 201, answer.summary
-    ours = validation.defaulted(kind_of(value), value)
+    ours = validate.defaulted(kind_of(value), value)
     assert _missing(ours, answer.json) == []
 
 
@@ -128,7 +128,7 @@ def test_kubectl_explains_our_fields_in_our_words(
     for field, words in (
         ("run.spec.roles", "Program and arguments"),
         ("cronrun.spec.schedule", "as in cron"),
-        ("queue.spec.guarantee", "gets back on demand"),
+        ("queue.spec.guarantee", "gets on demand"),
     ):
         told = subprocess.run(
             [kubernetes_binaries / "kubectl", "--kubeconfig", control_plane.kubeconfig,

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.harness import postgres, processes
-from windlass.ledger.book import Book
+from windlass.ledger.db.repository import LedgerRepository
 
 _numbers = itertools.count()
-Make = Callable[[], Book]
+Make = Callable[[], LedgerRepository]
 
 
 @pytest.fixture(scope="session")
@@ -50,17 +50,17 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
 @pytest.fixture
 def make(url: Callable[[], str]) -> Iterator[Make]:
     """Opens new ledgers."""
-    opened: list[Book] = []
+    opened: list[LedgerRepository] = []
 
-    def open_one() -> Book:
-        opened.append(Book.open(url()))
+    def open_one() -> LedgerRepository:
+        opened.append(LedgerRepository.open(url()))
         return opened[-1]
 
     yield open_one
-    for book in opened:
-        book.close()
+    for repository in opened:
+        repository.close()
 
 
 @pytest.fixture
-def book(make: Make) -> Book:
+def repository(make: Make) -> LedgerRepository:
     return make()

@@ -1,9 +1,10 @@
 """Histories of a small platform, for the ledger's laws.
 
 A `Platform` lives second by second: Runs start, grow, shrink, are preempted and end, nodes come and
-go, prices change. What Runs say of themselves is made by the product's own `control.holding`. A
-ledger looks whenever it is told to, and may have missed everything in between. `Truth` counts again
-what everybody held, second by second, and shares no code with the ledger's own counting.
+go, prices change. What Runs say of themselves is made by the product's own
+`control.runs.usage_intervals`. A ledger looks whenever it is told to, and may have missed
+everything in between. `Truth` counts again what everybody held, second by second, and shares no
+code with the ledger's own counting.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import datetime
 import msgspec
 from hypothesis import strategies
 
-from windlass.control import holding, runview
-from windlass.kinds import meta, pricelist, run, times
-from windlass.ledger import reading
-from windlass.ledger.book import Book
-from windlass.ledger.facts import MACHINE, WHOLE, Device
+from windlass.control.model import run_view
+from windlass.control.runs import usage_intervals
+from windlass.kinds.types import meta, pricelist, run
+from windlass.kinds.values import times
+from windlass.ledger.db.repository import LedgerRepository
+from windlass.ledger.ingest import extract
+from windlass.ledger.model import MACHINE, WHOLE, Device
 
 MIDNIGHT = 1_772_323_200
 """2026-03-01T00:00:00Z; histories begin shortly before it, so that they cross a day."""
@@ -28,16 +31,16 @@ CPU, MEMORY = 8000, 64 << 30
 STEPS = ("start", "grow", "shrink", "gone", "preempt", "end", "price", "tell", "node", "wait")
 
 
-def node(name: str) -> reading.Node:
+def node(name: str) -> extract.Node:
     devices = {MACHINE: Device(name, MACHINE, MACHINE, "", "big")}
     devices |= {f"gpu/{i}": Device(name, f"gpu/{i}", "gpu", "a100", "big") for i in range(2)}
-    return reading.Node(name, CPU, MEMORY, devices, {})
+    return extract.Node(name, CPU, MEMORY, devices, {})
 
 
 @dataclasses.dataclass
 class Platform:
     now: int = START
-    nodes: dict[str, reading.Node] = dataclasses.field(
+    nodes: dict[str, extract.Node] = dataclasses.field(
         default_factory=lambda: {name: node(name) for name in ("n1", "n2")}
     )
     runs: dict[int, run.Run] = dataclasses.field(default_factory=dict)
@@ -61,24 +64,24 @@ class Platform:
         self._note()
         self.now += wait
 
-    def tell(self, book: Book) -> None:
+    def tell(self, repository: LedgerRepository) -> None:
         """The ledger looks."""
-        book.list_prices(self.prices, self.now)
+        repository.list_prices(self.prices, self.now)
         there = [device for at in self.nodes.values() for device in at.devices.values()]
-        book.observe(there, self.now, {})
+        repository.observe(there, self.now, {})
         for owner in self.runs.values():
-            if reading.has_started(owner):
-                self.tell_run(book, owner)
+            if extract.has_started(owner):
+                self.tell_run(repository, owner)
 
-    def tell_run(self, book: Book, owner: run.Run) -> None:
+    def tell_run(self, repository: LedgerRepository, owner: run.Run) -> None:
         every = {name: node(name) for name in ("n1", "n2")}
-        told = reading.run_told(owner, f"q{owner.name[-1]}", every.get)
-        known = book.open_holds([owner.uid])
-        holds, unknown = reading.filled_in(told, known)
+        told = extract.run_usage(owner, f"q{owner.name[-1]}", every.get)
+        known = repository.open_holds([owner.uid])
+        holds, unknown = extract.filled_in(told, known)
         assert not unknown
-        book.write({owner.uid: holds}, self.now)
+        repository.write({owner.uid: holds}, self.now)
         if not owner.finished:
-            owner.status.held = reading.remaining(owner) or None
+            owner.status.held = extract.remaining(owner) or None
 
     # --- what happens
 
@@ -105,7 +108,7 @@ class Platform:
         owner.status.assignment = run.Assignment(
             attempt=owner.status.attempt, epoch=1, members={"worker": members}
         )
-        owner.status.held = holding.started(owner, {"worker": size}, self._time())
+        owner.status.held = usage_intervals.started(owner, {"worker": size}, self._time())
         owner.status.members = {"worker": size}
         owner.status.phase = "Running"
 
@@ -121,18 +124,18 @@ class Platform:
         size = (owner.status.members or {})["worker"]
         if action == "grow" and len(listed) == size < 3:
             listed.append(self._member(owner, choice))
-            owner.status.held = holding.started(owner, {"worker": size + 1}, self._time())
+            owner.status.held = usage_intervals.started(owner, {"worker": size + 1}, self._time())
             owner.status.members = {"worker": size + 1}
         elif action == "shrink" and size > 1 and len(listed) == size:
-            owner.status.held = holding.leaving(owner, {"worker": size - 1})
+            owner.status.held = usage_intervals.leaving(owner, {"worker": size - 1})
             owner.status.members = {"worker": size - 1}
         elif action == "gone" and len(listed) > size:
             room.members["worker"] = listed[:size]
-            view = runview.View(owner, [], 1, self._time())
-            owner.status.held = holding.left(view) or owner.status.held
+            view = run_view.View(owner, [], 1, self._time())
+            owner.status.held = usage_intervals.left(view) or owner.status.held
         elif action in ("preempt", "end"):
             again = action == "preempt"
-            owner.status.held = holding.over(owner, [], self._time(), again=again)
+            owner.status.held = usage_intervals.over(owner, [], self._time(), again=again)
             owner.status.phase = "Queued" if again else "Succeeded"
             owner.status.attempt += 1 if again else 0
             if again:

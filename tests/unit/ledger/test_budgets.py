@@ -12,11 +12,14 @@ from tests.unit.control import build
 from tests.unit.control.conftest import store as store
 from tests.unit.control.world import World
 from tests.unit.ledger import history
-from windlass.control import metrics
-from windlass.kinds import meta, pricelist, queue, times
-from windlass.ledger import budgets, calendar, schema
-from windlass.ledger.facts import Hold, Member, Party
-from windlass.store.reflector import Reflector
+from windlass.kinds.types import meta, pricelist, queue
+from windlass.kinds.values import times
+from windlass.ledger.accounting import budgets
+from windlass.ledger.db import schema
+from windlass.ledger.model import Hold, Member, Party
+from windlass.ledger.pricing import periods
+from windlass.store.informer import Informer
+from windlass.telemetry import prometheus
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 HOUR = 3600
@@ -35,8 +38,8 @@ class Clock:
 
 
 @pytest.fixture
-async def drill(store, book) -> AsyncIterator[Drill]:
-    made = Drill(store, book)
+async def drill(store, repository) -> AsyncIterator[Drill]:
+    made = Drill(store, repository)
     async with made.queues:
         await made.queues.synced()
         yield made
@@ -45,12 +48,14 @@ async def drill(store, book) -> AsyncIterator[Drill]:
 class Drill:
     """Queues with budgets, a ledger, a clock."""
 
-    def __init__(self, store, book) -> None:
-        self.store, self.book = store, book
+    def __init__(self, store, repository) -> None:
+        self.store, self.repository = store, repository
         self.clock = Clock(at(2028, 2, 1))
-        self.queues = Reflector(store, queue.Queue)
-        self.registry = metrics.Registry()
-        self.budgets = budgets.Budgets(store, self.queues, book, self.registry, now=self.clock)
+        self.queues = Informer(store, queue.Queue)
+        self.registry = prometheus.Registry()
+        self.budgets = budgets.Budgets(
+            store, self.queues, repository, self.registry, now=self.clock
+        )
 
     async def add(self, name: str, parent: str | None = None, **budget: object) -> None:
         limit = queue.Budget(**budget) if budget else None
@@ -75,12 +80,12 @@ class Drill:
     def hold(self, name: str, start: int, end: int | None, gpus: int = 2) -> None:
         node = history.node("n1")
         party = Party(f"run-{name}", "team", "ann", name, name)
-        self.book.observe(node.devices.values(), start, {})
+        self.repository.observe(node.devices.values(), start, {})
         holds = [
             Hold(party, Member(0, "worker", i), node.devices[f"gpu/{i}"], start, end)
             for i in range(gpus)
         ]
-        self.book.write({party.uid: holds}, start)
+        self.repository.write({party.uid: holds}, start)
 
 
 async def test_three_months_are_warned_held_stopped_and_opened_on_the_very_hour(drill):
@@ -173,7 +178,7 @@ async def test_what_is_used_up_holds_admission_until_an_administrator_says_other
     assert (await world.status("late")).phase == "Running"
 
 
-async def test_prometheus_is_told_of_the_budgets_that_there_are(drill):
+async def test_prometheus_has_series_of_existing_budgets(drill):
     await drill.add("vision", device_hours={"gpu": "100"}, time_zone="Europe/Berlin")
     drill.hold("vision", at(2028, 2, 1), None)
     drill.clock.now = at(2028, 2, 2)
@@ -242,7 +247,7 @@ async def test_money_is_a_limit_as_well_and_a_price_change_counts_from_its_momen
                 spec=pricelist.PriceListSpec(effective_from=moment, entries=[entry]),
             )
         )  # fmt: skip
-    drill.book.list_prices(lists, now)
+    drill.repository.list_prices(lists, now)
     drill.hold("rich", now, None)
     drill.clock.now = now + 19 * HOUR
     status = await drill.look("rich")  # 20 for ten hours, then 8 an hour
@@ -266,7 +271,7 @@ async def test_an_override_opens_it_for_a_time_and_leaves_a_trace(drill):
     assert "by root: paper deadline" in status.message
     drill.clock.now += 5 * HOUR
     assert (await drill.look("late")).state == "Held"
-    with drill.book.engine.connect() as connection:
+    with drill.repository.engine.connect() as connection:
         (row,) = connection.execute(schema.override.select()).mappings()
     assert (row["queue"], row["by"], row["reason"]) == ("late", "root", "paper deadline")
 
@@ -315,7 +320,7 @@ async def test_nothing_starts_when_a_budget_is_used_up_and_what_runs_goes_on_or_
     ],
 )
 def test_periods_follow_the_calendar(per, moment, zone, since, hours):
-    start, end = calendar.period(moment, per, zone)
+    start, end = periods.period(moment, per, zone)
     assert times.seconds(times.from_unix(start)) == since
     assert end is not None
     assert (end - start) / HOUR == hours

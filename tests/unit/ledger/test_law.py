@@ -11,10 +11,14 @@ from hypothesis import strategies as st
 
 from tests.properties.settings import CAMPAIGN, cases
 from tests.unit.ledger import history
-from windlass.kinds import pricelist
-from windlass.ledger import accounting, fleet, reading, reports, schema, sharing, verifying
-from windlass.ledger.book import Book
-from windlass.ledger.facts import DAY
+from windlass.kinds.types import pricelist
+from windlass.ledger.accounting import reconciliation, rollups
+from windlass.ledger.db import schema
+from windlass.ledger.db.repository import LedgerRepository
+from windlass.ledger.ingest import extract
+from windlass.ledger.model import DAY
+from windlass.ledger.pricing import cost_allocation
+from windlass.ledger.reports import fleet, usage
 
 pytestmark = CAMPAIGN
 
@@ -22,7 +26,7 @@ pytestmark = CAMPAIGN
 @cases(300, 20_000)
 @given(st.integers(0, 10**6), st.lists(st.integers(0, 10**6), max_size=12))
 def test_sharers_never_pay_more_than_the_device_and_all_of_it_where_they_want_more(wall, claims):
-    paid = sharing.split(wall, claims)
+    paid = cost_allocation.split(wall, claims)
     assert sum(paid) == min(wall, sum(claims))
     assert all(0 <= part <= claim for part, claim in zip(paid, claims, strict=True))
     if sum(claims) > wall:  # in proportion, to the last unit
@@ -44,8 +48,8 @@ def test_a_bill_is_what_counting_every_second_gives_and_may_be_cut_anywhere(span
     for length, away, rate in there:
         spells.append((at, at + length, rate))
         at += length + away
-    listed = [sharing.Span(i, a, a + n, c, p, (i,)) for i, (a, n, c, p) in enumerate(spans)]
-    whole = sharing.bill(spells, listed, 0, 80)
+    listed = [cost_allocation.Span(i, a, a + n, c, p, (i,)) for i, (a, n, c, p) in enumerate(spans)]
+    whole = cost_allocation.bill(spells, listed, 0, 80)
     assert sum(s.cost for s in whole.shares.values()) + whole.idle == whole.wall
     counted, wall = dict.fromkeys(range(len(listed)), 0), 0
     for second in range(80):
@@ -53,13 +57,18 @@ def test_a_bill_is_what_counting_every_second_gives_and_may_be_cut_anywhere(span
         here = [s for s in listed if s.started <= second < s.ended]
         if rate is not None:
             wall += rate
-            for span, paid in zip(here, sharing.split(rate, [s.claim for s in here]), strict=True):
+            for span, paid in zip(
+                here, cost_allocation.split(rate, [s.claim for s in here]), strict=True
+            ):
                 counted[span.key] += paid
     assert whole.wall == wall
     assert {key: share.cost for key, share in whole.shares.items()} == {
         key: cost for key, cost in counted.items() if key in whole.shares
     }
-    parts = sharing.bill(spells, listed, 0, cut), sharing.bill(spells, listed, cut, 80)
+    parts = (
+        cost_allocation.bill(spells, listed, 0, cut),
+        cost_allocation.bill(spells, listed, cut, 80),
+    )
     assert sum(part.idle for part in parts) == whole.idle
     for key, share in whole.shares.items():
         both = [part.shares[key] for part in parts if key in part.shares]
@@ -71,19 +80,21 @@ DEARER = [("price", 0, 3, 5), ("start", 1, 1, 10), ("price", 0, 5, 10), ("end", 
 """A price changes while something is held that ends later."""
 
 
-def _lived(book: Book, steps: list[tuple[str, int, int, int]]) -> history.Platform:
+def _lived(
+    repository: LedgerRepository, steps: list[tuple[str, int, int, int]]
+) -> history.Platform:
     platform = history.Platform()
-    platform.tell(book)
+    platform.tell(repository)
     for action, number, choice, wait in steps:
         platform.step(action, number, choice, wait)
         if action in ("tell", "node", "price"):  # nodes and prices are only what the ledger saw
-            platform.tell(book)
-    platform.tell(book)
+            platform.tell(repository)
+    platform.tell(repository)
     return platform
 
 
-def _rows(book: Book) -> list[tuple[object, ...]]:
-    with book.engine.connect() as connection:
+def _rows(repository: LedgerRepository) -> list[tuple[object, ...]]:
+    with repository.engine.connect() as connection:
         found: list[tuple[object, ...]] = []
         for table in (schema.interval, schema.open_interval, schema.presence, schema.open_presence):
             names = [column for column in table.c if column.name != "id"]
@@ -91,15 +102,17 @@ def _rows(book: Book) -> list[tuple[object, ...]]:
         return found
 
 
-def _each_has_the_rate_of_its_time(book: Book, platform: history.Platform) -> None:
+def _each_has_the_rate_of_its_time(
+    repository: LedgerRepository, platform: history.Platform
+) -> None:
     """By the lists themselves: sums alone would hide who paid too much."""
-    lists = [(reading.unix(each.spec.effective_from), each.spec.entries)
+    lists = [(extract.unix(each.spec.effective_from), each.spec.entries)
              for each in platform.prices]  # fmt: skip
     table = schema.interval
     query = sa.select(
         table.c.started, table.c.ended, table.c.form, table.c.rate, schema.device.c.kind
     ).join(schema.device, schema.device.c.id == table.c.device)
-    with book.engine.connect() as connection:
+    with repository.engine.connect() as connection:
         rows = connection.execute(query).all()
     for started, ended, form, rate, kind in rows:
         if started == ended:
@@ -119,29 +132,29 @@ def _by_the_hour(entries: list[pricelist.Price], kind: str, form: str) -> int:
     return int(nano + fractions.Fraction(1, 2))
 
 
-def test_any_history_adds_up_overlaps_nowhere_and_may_be_told_again(make):
+def test_any_history_adds_up_overlaps_nowhere_and_may_be_replayed(make):
     @cases(25, 3000)
     @example(DEARER)
     @given(history.steps())
     def law(steps):
-        book = make()
-        platform = _lived(book, steps)
-        verdict = verifying.verify(book, history.START - 50, platform.now + 50)
+        repository = make()
+        platform = _lived(repository, steps)
+        verdict = reconciliation.verify(repository, history.START - 50, platform.now + 50)
         assert verdict.difference == 0
         assert verdict.overlaps == []
-        _each_has_the_rate_of_its_time(book, platform)
+        _each_has_the_rate_of_its_time(repository, platform)
         gpus = {}
-        account = accounting.between(book, history.START - 50, platform.now)
+        account = rollups.between(repository, history.START - 50, platform.now)
         for (who, kind, *_), total in account.sums.items():
             if kind == "gpu":
                 gpus[who.team] = gpus.get(who.team, 0) + total.held
         truth = {team: held for team, held in history.device_seconds(platform).items() if held}
         assert {team: held for team, held in gpus.items() if held} == truth
-        before = _rows(book)
-        platform.tell(book)
-        platform.tell(book)
-        assert _rows(book) == before
-        book.close()
+        before = _rows(repository)
+        platform.tell(repository)
+        platform.tell(repository)
+        assert _rows(repository) == before
+        repository.close()
 
     law()
 
@@ -150,20 +163,20 @@ def test_settled_days_say_the_same_as_intervals_and_late_news_is_counted(make):
     @cases(15, 1500)
     @given(history.steps())
     def law(steps):
-        book, platform = make(), history.Platform()
-        platform.tell(book)
+        repository, platform = make(), history.Platform()
+        platform.tell(repository)
         for action, number, choice, wait in steps:
             platform.step(action, number, choice, wait)
             if action in ("node", "price"):
-                platform.tell(book)
+                platform.tell(repository)
         platform.now = max(platform.now, history.MIDNIGHT + 700)
         # The day before is added up although nothing of the runs was told yet.
-        accounting.settle(book, history.MIDNIGHT)
-        platform.tell(book)
-        accounting.settle(book, history.MIDNIGHT)
-        verdict = verifying.verify(book, history.MIDNIGHT - DAY, platform.now)
+        rollups.settle(repository, history.MIDNIGHT)
+        platform.tell(repository)
+        rollups.settle(repository, history.MIDNIGHT)
+        verdict = reconciliation.verify(repository, history.MIDNIGHT - DAY, platform.now)
         assert verdict.holds, verdict
-        book.close()
+        repository.close()
 
     law()
 
@@ -174,8 +187,8 @@ def test_a_ledger_that_missed_steps_writes_what_one_that_saw_all_writes(make):
     def law(steps):
         diligent, lazy = make(), make()
         platform = history.Platform()
-        for book in (diligent, lazy):
-            platform.tell(book)
+        for repository in (diligent, lazy):
+            platform.tell(repository)
         for action, number, choice, wait in steps:
             platform.step(action, number, choice, wait)
             if action in ("node", "price"):
@@ -185,20 +198,21 @@ def test_a_ledger_that_missed_steps_writes_what_one_that_saw_all_writes(make):
         platform.copy().tell(lazy)
         platform.copy().tell(diligent)
         ends = [
-            accounting.between(book, 0, platform.now + 5, by_run=True) for book in (diligent, lazy)
+            rollups.between(repository, 0, platform.now + 5, by_run=True)
+            for repository in (diligent, lazy)
         ]
         assert ends[0].sums == ends[1].sums
         assert ends[0].hardware == ends[1].hardware
-        for book in (diligent, lazy):
-            book.close()
+        for repository in (diligent, lazy):
+            repository.close()
 
     law()
 
 
 def test_what_is_forgotten_stays_in_the_sums_by_day(make):
-    book, platform = make(), history.Platform()
+    repository, platform = make(), history.Platform()
     platform.step("price", 0, 3, 0)
-    platform.tell(book)
+    platform.tell(repository)
     for action, number, wait in (
         ("start", 1, 40),
         ("start", 2, 30),
@@ -206,53 +220,53 @@ def test_what_is_forgotten_stays_in_the_sums_by_day(make):
         ("end", 2, 9),
     ):
         platform.step(action, number, number, wait)  # number 2 is held over midnight
-        platform.tell(book)
+        platform.tell(repository)
     yesterday = history.MIDNIGHT - DAY, history.MIDNIGHT
 
     def told():
         both = (
-            accounting.between(book, *yesterday),
-            accounting.between(book, *yesterday, by_run=True),
+            rollups.between(repository, *yesterday),
+            rollups.between(repository, *yesterday, by_run=True),
         )
         return [(account.sums, account.hardware) for account in both]
 
     def ends():
-        with book.engine.connect() as connection:
+        with repository.engine.connect() as connection:
             return sorted(connection.scalars(sa.select(schema.interval.c.ended)))
 
-    assert accounting.settle(book, history.MIDNIGHT) == 1
+    assert rollups.settle(repository, history.MIDNIGHT) == 1
     before, held = told(), ends()
     assert held[0] < history.MIDNIGHT < held[-1]
     # Intervals go, up to the midnight before; of runs that went on into the next day nothing does.
-    accounting.prune(book, history.MIDNIGHT + 5, history.MIDNIGHT - DAY)
+    rollups.prune(repository, history.MIDNIGHT + 5, history.MIDNIGHT - DAY)
     assert ends() == [at for at in held if at > history.MIDNIGHT]
     assert told() == before
-    assert verifying.verify(book, history.MIDNIGHT - DAY, platform.now).holds
+    assert reconciliation.verify(repository, history.MIDNIGHT - DAY, platform.now).holds
     # A part of such a day cannot be told: the whole day is, and it is said.
     part = history.MIDNIGHT - 50, history.MIDNIGHT - 20
-    question = reports.Question(*part, platform.now, by=("team",))
-    whole = dataclasses.replace(question, start=yesterday[0], end=yesterday[1])
-    asked, day = reports.usage(book, question), reports.usage(book, whole)
+    usage_query = usage.UsageQuery(*part, platform.now, by=("team",))
+    whole = dataclasses.replace(usage_query, start=yesterday[0], end=yesterday[1])
+    asked, day = usage.usage(repository, usage_query), usage.usage(repository, whole)
     assert (asked.since, asked.until, asked.rows) == (day.since, day.until, day.rows)
     assert "only sums of whole days" in asked.notes[0]
     assert day.notes == []
-    assert verifying.verify(book, *part).holds
-    assert fleet.series(book, *part, part[1], 300).step_seconds == DAY
+    assert reconciliation.verify(repository, *part).holds
+    assert fleet.series(repository, *part, part[1], 300).step_seconds == DAY
     # What single runs cost goes, too: the sums by day, team and user are all that is left.
-    accounting.prune(book, history.MIDNIGHT, history.MIDNIGHT)
+    rollups.prune(repository, history.MIDNIGHT, history.MIDNIGHT)
     by_day, by_run = told()
     assert by_day == before[0]
     assert by_run[0] == {}
-    by_name = reports.usage(book, dataclasses.replace(whole, by=("run",)))
+    by_name = usage.usage(repository, dataclasses.replace(whole, by=("run",)))
     assert (by_name.rows, len(by_name.notes)) == ([], 1)
 
 
 def test_days_that_are_not_added_up_are_not_forgotten(make):
-    book, platform = make(), history.Platform()
-    platform.tell(book)
+    repository, platform = make(), history.Platform()
+    platform.tell(repository)
     for action, wait in (("start", 40), ("end", 5)):
         platform.step(action, 1, 1, wait)
-        platform.tell(book)
-    before = _rows(book)
-    accounting.prune(book, history.MIDNIGHT + 400 * DAY, history.MIDNIGHT + 400 * DAY)
-    assert _rows(book) == before
+        platform.tell(repository)
+    before = _rows(repository)
+    rollups.prune(repository, history.MIDNIGHT + 400 * DAY, history.MIDNIGHT + 400 * DAY)
+    assert _rows(repository) == before

@@ -3,14 +3,16 @@
 import pytest
 
 from tests.unit.control import build
-from windlass.kinds import run
-from windlass.ledger import estimating, facts, pricing, reading
+from windlass.kinds.types import run
+from windlass.ledger import model
+from windlass.ledger.ingest import estimate, extract
+from windlass.ledger.pricing import price_list
 
 EIGHTY = {"windlass.dev/gpu-memory": "80Gi"}
 
 
-def at(labels: dict[str, str]) -> reading.Node:
-    return reading.node(build.node(extra={"windlass.dev/gpu": "1"}, labels=labels))
+def at(labels: dict[str, str]) -> extract.Node:
+    return extract.node(build.node(extra={"windlass.dev/gpu": "1"}, labels=labels))
 
 
 @pytest.mark.parametrize(
@@ -34,9 +36,9 @@ def test_a_part_of_a_device_is_the_larger_of_its_compute_and_its_memory(
         build.in_phase(build.a_run("job", build.role(devices=[device])), "Running"), devices=[name]
     )
     owner.status.held = [run.Held(attempt=0, role="worker", first=0, count=1, since=build.START)]
-    told = reading.run_told(owner, "q", lambda _: at(labels))
+    told = extract.run_usage(owner, "q", lambda _: at(labels))
     (hold,) = (each for each in told.holds if each.device.name == "gpu/0")
-    assert (hold.form, hold.part) == (form, facts.WHOLE * eighths // 8)
+    assert (hold.form, hold.part) == (form, model.WHOLE * eighths // 8)
 
 
 @pytest.mark.parametrize(
@@ -49,9 +51,9 @@ def test_a_part_of_a_device_is_the_larger_of_its_compute_and_its_memory(
     ],
 )
 def test_what_a_part_would_cost_is_the_larger_of_its_compute_and_its_memory(device, eighths):
-    rate = 8 * pricing.NANO
-    entries = (pricing.Entry("gpu", "", "", "", rate),)
-    prices = pricing.Prices([pricing.Version("u", "p", "EUR", 0, None, entries)])
+    rate = 8 * price_list.NANO
+    entries = (price_list.Entry("gpu", "", "", "", rate),)
+    prices = price_list.Prices([price_list.Version("u", "p", "EUR", 0, None, entries)])
     spec = build.a_run("job", build.role(devices=[device])).spec
-    told = estimating.estimate(spec, [at(EIGHTY)], prices, 1)
+    told = estimate.estimate(spec, [at(EIGHTY)], prices, 1)
     assert told["perHourMicros"] == eighths * 3600 * 10**6

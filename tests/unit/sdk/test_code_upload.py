@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from windlass.agent import prepare
-from windlass.sdk import workdir
+from windlass.agent.init import main
+from windlass.sdk import code_upload
 from windlass.store import errors
 
 
@@ -24,11 +24,11 @@ def make(folder: Path, **files: str) -> Path:
 
 
 def names(folder: Path, **limits: int) -> list[str]:
-    return [entry.path for entry in workdir.plan(folder, **limits).files]
+    return [entry.path for entry in code_upload.plan(folder, **limits).files]
 
 
 def digest(folder: Path) -> str:
-    with workdir.pack(workdir.plan(folder)) as packed:
+    with code_upload.pack(code_upload.plan(folder)) as packed:
         return packed.digest
 
 
@@ -46,13 +46,13 @@ def test_ignore_files_are_read_as_git_reads_them(tmp_path: Path) -> None:
         ".gitignore", ".windlassignore", "keep.log", "sub/", "sub/.gitignore", "sub/only_here",
         "sub/sub.log", "train.py",
     ]  # fmt: skip
-    left = {entry.path for entry in workdir.plan(tmp_path).left_out}
+    left = {entry.path for entry in code_upload.plan(tmp_path).left_out}
     assert left == {".git/", "a.log", "big.bin", "data/", "only_here", "sub/local"}
 
 
 def test_it_says_how_much_goes_along_and_what_does_not(tmp_path: Path) -> None:
     make(tmp_path, _DOT_gitignore="data/", data__big="x" * 5000, **{"a.py": "print()"})
-    said = workdir.plan(tmp_path).summary()
+    said = code_upload.plan(tmp_path).summary()
     assert said == "2 files, 12 B; left out: data/ (4.9 KiB)"
 
 
@@ -71,10 +71,10 @@ def test_surprises_are_refused_with_the_largest_named(
     tmp_path: Path, limits: dict[str, int]
 ) -> None:
     make(tmp_path, **{f"f{n}": "x" * n for n in range(100, 115)})
-    with pytest.raises(workdir.WorkdirError) as refused:
-        workdir.plan(tmp_path, **limits)
+    with pytest.raises(code_upload.WorkdirError) as refused:
+        code_upload.plan(tmp_path, **limits)
     said = str(refused.value)
-    assert said.count("\n  ") == workdir.LISTED
+    assert said.count("\n  ") == code_upload.LISTED
     assert said.index("f114") < said.index("f113")
     assert ".windlassignore" in said
 
@@ -84,7 +84,7 @@ def test_links_inside_go_along_and_links_out_of_the_folder_do_not(tmp_path: Path
     (folder / "inner").symlink_to("sub/a")
     (folder / "outer").symlink_to("../secret")
     (folder / "absolute").symlink_to("/etc/passwd")
-    planned = workdir.plan(folder)
+    planned = code_upload.plan(folder)
     assert [entry.path for entry in planned.files] == ["inner", "sub/", "sub/a"]
     assert {e.path for e in planned.left_out} == {"outer -> ../secret", "absolute -> /etc/passwd"}
 
@@ -95,10 +95,10 @@ def test_what_is_packed_is_unpacked(tmp_path: Path) -> None:
     (folder / "link").symlink_to("sub/a")
     (folder / "empty").mkdir()
     archive, out = tmp_path / "archive", tmp_path / "out"
-    with workdir.pack(workdir.plan(folder)) as packed:
+    with code_upload.pack(code_upload.plan(folder)) as packed:
         archive.write_bytes(packed.file.read())
     make(out, left="from before")
-    prepare.unpack(archive, out)
+    main.unpack(archive, out)
     assert sorted(path.name for path in out.iterdir()) == ["empty", "link", "run.sh", "sub"]
     assert (out / "link").read_text() == "1"
     assert os.access(out / "run.sh", os.X_OK)
@@ -116,8 +116,8 @@ def test_an_archive_that_leads_out_of_the_folder_is_refused(tmp_path: Path, kind
     with tarfile.open(archive, "w") as tar:
         tar.addfile(info)
     out = tmp_path / "out"
-    with pytest.raises(prepare.PrepareError):
-        prepare.unpack(archive, out)
+    with pytest.raises(main.PrepareError):
+        main.unpack(archive, out)
     assert not (tmp_path / "evil").exists()
     assert not Path("/evil").exists()
 
@@ -132,8 +132,8 @@ def test_an_archive_cannot_write_through_its_own_links(tmp_path: Path) -> None:
     with tarfile.open(archive, "w") as tar:
         for each in (down, up, inner, evil):
             tar.addfile(each)
-    with pytest.raises(prepare.PrepareError, match="leads out"):
-        prepare.unpack(archive, out)
+    with pytest.raises(main.PrepareError, match="leads out"):
+        main.unpack(archive, out)
     assert not (tmp_path / "evil").exists()
 
 
@@ -169,18 +169,18 @@ class FakeServer:
 async def test_only_what_the_server_has_not_got_is_sent(tmp_path: Path) -> None:
     make(tmp_path, **{"a.py": "1"})
     server = FakeServer()
-    first = await workdir.send(server, "team", tmp_path)
-    assert await workdir.send(server, "team", tmp_path) == first
+    first = await code_upload.send(server, "team", tmp_path)
+    assert await code_upload.send(server, "team", tmp_path) == first
     assert server.pieces == 1
 
 
-async def test_packing_ends_when_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
+async def test_packing_ends_when_no_caller_waits_for_it_any_more(tmp_path: Path) -> None:
     """Ctrl-C: a thread that packs on would keep the program from ending."""
     with (tmp_path / "endless").open("wb") as file:
         file.truncate(1 << 40)
     planned = asyncio.Event()
     sending = asyncio.create_task(
-        workdir.send(
+        code_upload.send(
             FakeServer(), "team", tmp_path, most_bytes=1 << 41, on_plan=lambda _: planned.set()
         )
     )
@@ -191,29 +191,29 @@ async def test_packing_ends_when_nobody_waits_for_it_any_more(tmp_path: Path) ->
     await asyncio.get_running_loop().shutdown_default_executor()
 
 
-def test_what_nobody_wants_is_not_looked_at(tmp_path: Path) -> None:
-    with pytest.raises(workdir.WorkdirError, match="nobody waits"):
-        workdir.plan(make(tmp_path, a="1"), stopped=lambda: True)
+def test_a_cancelled_plan_reads_no_files(tmp_path: Path) -> None:
+    with pytest.raises(code_upload.WorkdirError, match="cancelled"):
+        code_upload.plan(make(tmp_path, a="1"), stopped=lambda: True)
 
 
 def test_a_whole_disk_is_refused_without_looking_at_all_of_it(tmp_path: Path) -> None:
     make(tmp_path, **{f"d{n}__f": "x" for n in range(50)})
     looks: list[int] = []
-    with pytest.raises(workdir.WorkdirError, match="28 files and more"):
-        workdir.plan(tmp_path, most_files=9, stopped=lambda: bool(looks.append(1)))
+    with pytest.raises(code_upload.WorkdirError, match="28 files and more"):
+        code_upload.plan(tmp_path, most_files=9, stopped=lambda: bool(looks.append(1)))
     assert len(looks) < 20
 
 
 async def test_an_upload_goes_on_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workdir, "PIECE", 64)
+    monkeypatch.setattr(code_upload, "PIECE", 64)
     make(tmp_path, **{f"f{n}": os.urandom(50).hex() for n in range(10)})
     seen: list[int] = []
-    with workdir.pack(workdir.plan(tmp_path)) as packed:
+    with code_upload.pack(code_upload.plan(tmp_path)) as packed:
         content = packed.file.read()
         server = FakeServer(have=content[:100], failures=3)
-        assert await workdir.upload(server, "team", packed, lambda done, _: seen.append(done))
+        assert await code_upload.upload(server, "team", packed, lambda done, _: seen.append(done))
     assert server.have == content
     assert seen[0] == 100
     assert seen == sorted(seen)
@@ -224,16 +224,16 @@ async def test_a_refusal_is_passed_on(tmp_path: Path) -> None:
     class Full(FakeServer):
         async def raw(
             self, method: str, path: str, **options: object
-        ) -> tuple[int, Mapping[str, str], bytes]:  # type: ignore[override]
+        ) -> tuple[int, Mapping[str, str], bytes]:
             if method == "HEAD":
                 return 404, {"Upload-Offset": "0"}, b""
             return 507, {}, b'{"message": "the disk of the server is full"}'
 
     make(tmp_path, a="1")
     with pytest.raises(errors.ApiError, match="disk of the server is full"):
-        await workdir.send(Full(), "team", tmp_path)
+        await code_upload.send(Full(), "team", tmp_path)
 
 
 def test_what_is_no_folder_is_said(tmp_path: Path) -> None:
-    with pytest.raises(workdir.WorkdirError, match="is not a folder"):
-        workdir.plan(tmp_path / "nowhere")
+    with pytest.raises(code_upload.WorkdirError, match="is not a folder"):
+        code_upload.plan(tmp_path / "nowhere")

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import doctest
 import importlib
 import subprocess
 import sys
+from typing import Any, cast
 
 import pytest
 
 import windlass
-from windlass.kinds import run, validation, wire
-from windlass.sdk import aio, runs
-from windlass.sdk.options import Options
+from windlass.kinds import codec, validate
+from windlass.kinds.types import run
+from windlass.sdk import async_client, run_builder
+from windlass.sdk.run_options import Options
 
 
-@pytest.mark.parametrize("module", ["runs", "inside"])
+@pytest.mark.parametrize("module", ["sdk.run_builder", "injob.library.windlass.job_context"])
 def test_examples_in_docstrings_hold(module: str) -> None:
-    results = doctest.testmod(importlib.import_module(f"windlass.sdk.{module}"))
+    results = doctest.testmod(importlib.import_module(f"windlass.{module}"))
     assert results.attempted
     assert not results.failed
+
+
+def test_memory_without_a_unit_is_refused_and_a_gpu_model_alone_is_one_gpu() -> None:
+    with pytest.raises(windlass.errors.Invalid, match=r"at least 1Mi; .* did you mean 4Gi\?"):
+        async_client.check(["true"], {"memory": "4"})
+    with pytest.raises(windlass.errors.Invalid, match="did you mean 4G or 4Gi"):
+        async_client.check(["true"], {"memory": "4GB"})
+    [device] = run_builder.build(["true"], gpu_models=["h100"]).spec.roles[0].devices or []
+    assert (device.kind, device.count, device.models) == ("gpu", 1, ["h100"])
 
 
 def test_every_word_has_a_place_in_a_valid_run() -> None:
@@ -38,13 +50,13 @@ def test_every_word_has_a_place_in_a_valid_run() -> None:
         "labels": {"team": "a"}, "annotations": {"note": "x"}, "image": "busybox",
     }  # fmt: skip
     assert set(words) == set(Options.__annotations__)
-    made = runs.build(["python", "t.py"], namespace="default", **words)
-    value = validation.defaulted(run.Run, wire.to_dict(made))
-    assert not validation.validate(run.Run, value)
-    plain = wire.to_dict(runs.build(["python", "t.py"], name="all", namespace="default"))
+    made = run_builder.build(["python", "t.py"], namespace="default", **words)
+    value = validate.defaulted(run.Run, codec.to_dict(made))
+    assert not validate.validate(run.Run, value)
+    plain = codec.to_dict(run_builder.build(["python", "t.py"], name="all", namespace="default"))
     for word in words.keys() - {"name"}:
-        one: Options = {"name": "all", word: words[word]}  # type: ignore[misc,literal-required]
-        changed = wire.to_dict(runs.build(["python", "t.py"], namespace="default", **one))
+        one: Options = {"name": "all", word: words[word]}
+        changed = codec.to_dict(run_builder.build(["python", "t.py"], namespace="default", **one))
         assert changed != plain or word == "gpu_models", word
     spec = made.spec
     assert spec.placement.topology == run.Topology(level="rack", mode="required")
@@ -62,18 +74,45 @@ def test_every_word_has_a_place_in_a_valid_run() -> None:
 
 @pytest.mark.parametrize(("asked", "share"), [("1/4", "1/4"), (0.25, "1/4"), (0.1, "1/10")])
 def test_a_part_of_a_gpu_is_a_share(asked: float | str, share: str) -> None:
-    (device,) = runs.build(["x"], gpus=asked).spec.roles[0].devices or []
+    (device,) = run_builder.build(["x"], gpus=asked).spec.roles[0].devices or []
     assert (device.share, device.count) == (share, None)
 
 
-def test_a_word_that_does_not_exist_is_named_with_those_that_do() -> None:
-    with pytest.raises(TypeError, match=r"gpu: no such option of a run; there are .*gpus"):
-        runs.build(["x"], gpu=1)  # type: ignore[call-arg]
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("cpu", "cpus"), ("gpu", "gpus"), ("worker", "workers"), ("mem", "memory"), ("Name", "name")],
+)
+def test_an_unknown_option_is_reported_with_the_option_that_it_resembles(
+    given: str, meant: str
+) -> None:
+    options: Any = {given: 1}
+    with pytest.raises(
+        TypeError, match=rf"^{given} is not an option of a run; did you mean {meant}\?$"
+    ):
+        run_builder.build(["x"], **options)
+    with pytest.raises(TypeError, match=rf"did you mean {meant}\?"):
+        windlass.Executor(**options)
+
+
+def test_an_option_that_resembles_none_is_reported_with_all_options() -> None:
+    options: Any = {"xyzzy": 1}
+    with pytest.raises(TypeError, match=r"xyzzy is not an option of a run; options are .*gpus"):
+        run_builder.build(["x"], **options)
+
+
+def test_unknown_options_of_a_function_are_refused_before_anything_is_sent() -> None:
+    class Untouched:
+        """A client that fails as soon as anything of it is used."""
+
+    options: Any = {"workdir": "/nowhere", "lr": 0.1}
+    runs = async_client.AsyncRuns(cast(Any, Untouched()))
+    with pytest.raises(TypeError, match=r"lr is not .* functools\.partial"):
+        asyncio.run(runs.submit(print, **options))
 
 
 def test_what_no_server_would_take_is_refused_before_one_is_asked() -> None:
     with pytest.raises(windlass.errors.Invalid, match=r"memory.*lots") as refused:
-        aio.check(["x"], {"memory": "lots"})
+        async_client.check(["x"], {"memory": "lots"})
     assert [cause.field for cause in refused.value.causes] == ["spec.roles[0].resources.memory"]
 
 
@@ -90,7 +129,7 @@ def test_importing_windlass_loads_nothing_heavy() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert "windlass.sdk.inside" in loaded
+    assert "windlass.injob.library.windlass.job_context" in loaded
     heavy = ("aiohttp", "msgspec", "numpy", "asyncio", "yaml", "click", "cloudpickle", "ssl")
     assert not [name for name in loaded if name.partition(".")[0] in heavy]
 

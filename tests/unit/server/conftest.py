@@ -15,11 +15,11 @@ from aiohttp import web
 
 from tests.harness import objectstore, postgres, processes
 from windlass.server import bootstrap
+from windlass.server.apiserver.node_proxy import NodeGateway
 from windlass.server.app import App, make_app, stop_app
-from windlass.server.audit import AuditLog
-from windlass.server.identity import MASTERS
-from windlass.server.nodes import NodeGateway
-from windlass.server.tokens import create_token
+from windlass.server.auth.bearer_tokens import create_token
+from windlass.server.auth.identity import MASTERS
+from windlass.server.http.audit import AuditLog
 from windlass.store.embedded.api import Api
 
 

@@ -55,7 +55,7 @@ async def gets_an_address(served: Served, pod: dict[str, Any], address: str) -> 
     assert answer.code == 200, answer
 
 
-async def test_it_lists_members_in_order_and_says_who_is_missing(served: Served) -> None:
+async def test_it_lists_members_in_order_and_names_missing_ones(served: Served) -> None:
     _, second = await a_gang(served)
     await gets_an_address(served, second, "10.1.0.2")
     book = await served.call("GET", f"{BOOK}?attempt=0")
@@ -64,7 +64,7 @@ async def test_it_lists_members_in_order_and_says_who_is_missing(served: Served)
     assert book.body == {"complete": False, "members": {"worker": ["", "10.1.0.2"]}}
 
 
-async def test_who_waits_is_answered_when_the_last_address_is_known(served: Served) -> None:
+async def test_a_waiting_member_is_answered_when_the_last_address_is_known(served: Served) -> None:
     pods = await a_gang(served)
     token = await a_token(served, pods[0])
     waiting = asyncio.create_task(served.call("GET", f"{BOOK}?attempt=0&wait=25", token=token))
@@ -74,11 +74,11 @@ async def test_who_waits_is_answered_when_the_last_address_is_known(served: Serv
     assert book.body == {"complete": True, "members": {"worker": ["10.1.0.0", "10.1.0.1"]}}
 
 
-async def test_a_server_that_stops_lets_those_who_wait_go(served: Served) -> None:
+async def test_a_server_that_stops_answers_waiting_requests(served: Served) -> None:
     await a_gang(served)
     await served.call("GET", BOOK)
     waiting = asyncio.create_task(served.call("GET", f"{BOOK}?attempt=0&wait=25"))
-    while not served.app._platform._addresses._waiting:
+    while not served.app._platform.services.rendezvous._waiting:
         await asyncio.sleep(0)
     await served.app.stop()
     assert (await waiting).body["complete"] is False
@@ -90,7 +90,7 @@ async def test_an_attempt_that_has_no_room_is_gone(served: Served) -> None:
         assert (await served.call("GET", f"{BOOK}?attempt={attempt}")).code == 410
 
 
-async def test_only_members_and_those_who_may_read_the_run_may_read_it(served: Served) -> None:
+async def test_only_members_and_readers_of_the_run_may_read_it(served: Served) -> None:
     await a_gang(served)
     (stranger, _) = await a_gang(served, "other")
     token = await a_token(served, stranger)

@@ -11,10 +11,10 @@ import aiohttp
 import pytest
 
 from tests.unit.server.conftest import Served
-from windlass.kinds import kubernetes
-from windlass.server import bodies
-from windlass.server.access import Access
-from windlass.server.podtokens import PodTokens
+from windlass.kinds.types import core
+from windlass.server.auth.authenticator import Access
+from windlass.server.auth.pod_tokens import PodTokens
+from windlass.server.http import bodies
 from windlass.store.embedded.client import EmbeddedStore
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -190,7 +190,7 @@ async def test_a_run_carries_its_callers_name(served: Served) -> None:
         ("json", [{"op": "add", "path": "/spec/template", "value": {"spec": {"user": "bob"}}}]),
     ],
 )
-async def test_nobody_puts_anothers_name_into_a_cronrun(
+async def test_no_user_puts_the_name_of_another_into_a_cronrun(
     served: Served, kind: str, patch: Any
 ) -> None:
     token = await member(served, "alice")
@@ -244,7 +244,7 @@ async def test_a_node_reaches_only_pods_bound_to_it(served: Served) -> None:
 
 
 async def test_a_revoked_token_opens_nothing(served: Served) -> None:
-    from windlass.server.tokens import revoke_token
+    from windlass.server.auth.bearer_tokens import revoke_token
 
     token = await served.user("alice")
     assert (await served.call("GET", "/api", token=token)).code == 200
@@ -283,7 +283,7 @@ async def test_reviews_answer_about_the_caller(served: Served) -> None:
     assert any(r["apiGroups"] == ["windlass.dev"] and "create" in r["verbs"] for r in granted)
 
 
-async def test_unknown_fields_are_told_in_warnings(served: Served) -> None:
+async def test_unknown_fields_are_named_in_warnings(served: Served) -> None:
     body = run("typo")
     body["spec"]["priorty"] = 3
     answer = await served.call("POST", RUNS, body)
@@ -460,7 +460,7 @@ async def member(served: Served, user: str) -> str:
     return token
 
 
-BINDINGS = kubernetes.RoleBinding.resource.plural
+BINDINGS = core.RoleBinding.resource.plural
 
 
 async def test_access_starts_with_what_is_stored(served: Served) -> None:

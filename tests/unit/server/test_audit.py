@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.server.conftest import Served
-from windlass.server.audit import AuditLog, Record, timestamp
+from windlass.server.http.audit import AuditEntry, AuditLog, timestamp
 
 SECRETS = "/api/v1/namespaces/default/secrets"
 
 
-def record(name: str) -> Record:
-    return Record(
+def record(name: str) -> AuditEntry:
+    return AuditEntry(
         time=timestamp(), user="alice", verb="create", code=201, source="::1", resource="pods",
         name=name,
     )  # fmt: skip
@@ -47,7 +47,7 @@ async def test_files_rotate_by_size_and_the_oldest_goes(tmp_path: Path) -> None:
     assert (tmp_path / "audit.log").stat().st_mode & 0o777 == 0o600
 
 
-async def test_writes_and_refusals_are_told_without_their_content(
+async def test_writes_and_refusals_are_audited_without_their_content(
     served: Served, tmp_path: Path
 ) -> None:
     body = {"metadata": {"generateName": "s-"}, "stringData": {"password": "hunter2"}}
@@ -57,7 +57,7 @@ async def test_writes_and_refusals_are_told_without_their_content(
     await served.call("DELETE", f"{SECRETS}/{name}?dryRun=All")
     await served.call("GET", SECRETS, token="wl_no_no")
     await served.call("GET", SECRETS, token=await served.user("bob"))
-    served.app._audit.flush()  # type: ignore[union-attr]
+    served.app._audit.flush()
     text = (tmp_path / "audit.log").read_text()
     assert "hunter2" not in text
     assert "wl_" not in text
@@ -67,6 +67,7 @@ async def test_writes_and_refusals_are_told_without_their_content(
     ]
     assert told == [
         ("create", 201, "admin", name, False),
+        ("get", 200, "admin", name, False),
         ("delete", 200, "admin", name, True),
         ("get", 401, "", "", False),
         ("list", 403, "bob", "", False),

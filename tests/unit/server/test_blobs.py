@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.unit.server.conftest import Answer, Served
-from windlass.server import blobfolder, blobs
+from windlass.server.platform.handlers import blobs
+from windlass.server.storage import blobs_disk
 from windlass.store.embedded.client import EmbeddedStore
 
 CONTENT = b"the code of a run" * 1000
@@ -85,14 +86,14 @@ async def test_a_blob_belongs_to_the_namespace_it_was_uploaded_to(served: Served
 
 
 @pytest.mark.parametrize("method", ["HEAD", "GET", "PATCH"])
-async def test_who_may_not_create_runs_sees_no_blobs(served: Served, method: str) -> None:
+async def test_a_user_who_may_not_create_runs_sees_no_blobs(served: Served, method: str) -> None:
     stranger = await served.user("eve")
     answer = await served.call(method, blobs.path_of("default", DIGEST), token=stranger)
     assert answer.code == 403
 
 
 async def test_a_full_disk_is_said_clearly(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage("/")._replace(free=blobfolder.SPARE_BYTES)
+    usage = shutil.disk_usage("/")._replace(free=blobs_disk.SPARE_BYTES)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     full = await upload(served, CONTENT)
     assert (full.code, full.body["reason"]) == (507, "InsufficientStorage")
@@ -108,7 +109,7 @@ async def test_a_second_upload_of_the_same_waits(served: Served) -> None:
         await go.wait()
         yield CONTENT[10:]
 
-    first = asyncio.create_task(upload(served, slowly()))  # type: ignore[arg-type]
+    first = asyncio.create_task(upload(served, slowly()))
     await begun.wait()
     while (await head(served))[1] == "0":
         await asyncio.sleep(0)
@@ -119,8 +120,8 @@ async def test_a_second_upload_of_the_same_waits(served: Served) -> None:
     assert (await head(served))[0] == 200
 
 
-def test_only_what_nobody_has_named_for_long_is_swept(tmp_path: Path) -> None:
-    store = blobfolder.BlobFolder(tmp_path)
+def test_only_blobs_that_are_unused_for_long_are_swept(tmp_path: Path) -> None:
+    store = blobs_disk.DiskBlobStore(tmp_path)
     now = 1e9
     ages = {"a/old": 40, "a/young": 20, "a/named": 400, "a/half.part": 10, "gone/any": 0}
     for name, days in ages.items():

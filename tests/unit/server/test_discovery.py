@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from windlass.kinds import registry
-from windlass.server import discovery, openapi, paths
+from windlass.server.apiserver import discovery, openapi, paths
+from windlass.server.platform import openapi as platform
 from windlass.store import errors
 
 
@@ -97,7 +98,7 @@ def test_other_paths_name_nothing(path: str) -> None:
 
 
 def test_openapi_index_lists_each_group_and_changes_with_its_document() -> None:
-    index = msgspec.json.decode(openapi.document("/openapi/v3"))["paths"]
+    index = msgspec.json.decode(openapi.document("/openapi/v3", platform.embedded))["paths"]
     assert {"api/v1", "apis/windlass.dev/v1alpha1"} <= set(index)
     for place, entry in index.items():
         assert entry["serverRelativeURL"].startswith(f"/openapi/v3/{place}?hash=")
@@ -107,7 +108,7 @@ def test_openapi_documents_refer_only_to_what_they_hold() -> None:
     for group, versions in discovery.group_versions().items():
         for version in versions:
             place = f"apis/{group}/{version}" if group else f"api/{version}"
-            found = msgspec.json.decode(openapi.document(f"/openapi/v3/{place}"))
+            found = msgspec.json.decode(openapi.document(f"/openapi/v3/{place}", platform.embedded))
             names = set(found["components"]["schemas"])
             assert {r.rpartition("/")[2] for r in references(found)} <= names
             ids = [op["operationId"] for path in found["paths"].values()
@@ -117,7 +118,9 @@ def test_openapi_documents_refer_only_to_what_they_hold() -> None:
 
 def test_openapi_says_that_patches_take_field_validation() -> None:
     """kubectl validates on the server only where this is said."""
-    found = msgspec.json.decode(openapi.document("/openapi/v3/apis/windlass.dev/v1alpha1"))
+    found = msgspec.json.decode(
+        openapi.document("/openapi/v3/apis/windlass.dev/v1alpha1", platform.embedded)
+    )
     path = "/apis/windlass.dev/v1alpha1/namespaces/{namespace}/runs/{name}"
     patch = found["paths"][path]["patch"]
     assert "fieldValidation" in {p["name"] for p in patch["parameters"]}
@@ -127,7 +130,7 @@ def test_openapi_says_that_patches_take_field_validation() -> None:
 @pytest.mark.parametrize("path", ["/openapi/v3/api/v9", "/openapi/v3/apis/x/v1", "/openapi/v4"])
 def test_openapi_of_what_is_not_served_is_not_found(path: str) -> None:
     with pytest.raises(errors.NotFound):
-        openapi.document(path)
+        openapi.document(path, platform.embedded)
 
 
 def references(value: Any) -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from windlass.kinds import kubernetes
-from windlass.server.follow import Follower
+from windlass.kinds.types import core
+from windlass.server.auth.watch_index import Follower
 from windlass.store.embedded.api import Api
-from windlass.store.embedded.requests import DeleteOptions, RawEvent, WriteOptions
+from windlass.store.embedded.options import DeleteOptions, RawEvent, WriteOptions
 
-MAPS = kubernetes.ConfigMap.resource
+MAPS = core.ConfigMap.resource
 
 
 class Names:
@@ -68,7 +68,7 @@ async def test_it_stops_even_when_a_change_arrives_at_that_moment(api: Api) -> N
     follower = Follower(api, MAPS, "", Names())
     await follower.start()
     await asyncio.sleep(0)
-    api.hub._wake(api.hub._rings[MAPS.key])
+    api.watch_cache._wake(api.watch_cache._rings[MAPS.key])
     async with asyncio.timeout(10):
         await follower.stop()
 

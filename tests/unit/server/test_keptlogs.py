@@ -22,11 +22,11 @@ class Gateway:
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
-    async def kept(self, namespace: str, run_uid: str) -> list[dict[str, Any]]:
+    async def list_logs(self, namespace: str, run_uid: str) -> list[dict[str, Any]]:
         self.asked.append((namespace, run_uid))
         return [{"name": "0-worker-0-u", "attempt": 0}]
 
-    async def kept_log(
+    async def read_log(
         self, namespace: str, run_uid: str, name: str, options: Any
     ) -> AsyncIterator[bytes]:
         if name != "0-worker-0-u":
@@ -40,7 +40,7 @@ class Gateway:
 async def kept(api: Api, tmp_path: Path) -> AsyncIterator[tuple[Served, Gateway]]:
     gateway = Gateway()
     async with serving(api, tmp_path) as served:
-        served.app._platform._kept._kept = gateway
+        served.app._platform.services.logs._logs = gateway
         await cluster(served)
         await submit(served, "red", run("train"))
         yield served, gateway
@@ -75,7 +75,7 @@ async def test_what_is_refused(
     assert (await kept[0].call(method, path)).code == code
 
 
-async def test_only_who_may_read_logs_there_reads_them(kept: tuple[Served, Gateway]) -> None:
+async def test_only_users_who_may_read_logs_there_read_them(kept: tuple[Served, Gateway]) -> None:
     served, gateway = kept
     rita, bob = await served.user("rita"), await served.user("bob")
     for path in (LOGS, f"{LOGS}/0-worker-0-u"):

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.unit.server.conftest import Served, serving
-from windlass.server import boxfolder, mailboxes
+from windlass.server.platform.handlers import mailboxes
+from windlass.server.storage import interfaces, mailboxes_disk
 from windlass.store.embedded.api import Api
 
 ROOT = "/apis/platform.windlass.dev/v1alpha1/namespaces/default/mailboxes"
@@ -71,7 +72,7 @@ async def test_what_waits_is_woken(served: Served) -> None:
 async def test_a_call_is_for_one_worker_and_the_same_again_if_it_asks_again(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mailboxes, "PATIENCE", 0.05)
+    monkeypatch.setattr(mailboxes, "WAIT_SECONDS", 0.05)
     box = await box_of(served)
     await box.put("0", b"one")
     assert (await box.take("a"))[:2] == (200, "0")
@@ -150,12 +151,12 @@ async def test_what_is_too_large_is_refused_and_leaves_nothing(
     assert [path.name for path in (tmp_path / "mailboxes").glob("*/*")] == ["box.json"]
 
 
-async def test_boxes_that_nobody_uses_are_swept(served: Served, tmp_path: Path) -> None:
+async def test_unused_mailboxes_are_swept(served: Served, tmp_path: Path) -> None:
     old, fresh = await box_of(served), await box_of(served)
     folder = tmp_path / "mailboxes" / old.path.rpartition("/")[2]
-    long_ago = time.time() - mailboxes.UNUSED_SECONDS - 1
+    long_ago = time.time() - interfaces.UNUSED_MAILBOX_SECONDS - 1
     for path in (folder / "box.json", folder):
         os.utime(path, (long_ago, long_ago))
-    boxes = boxfolder.BoxFolder(tmp_path / "mailboxes")
+    boxes = mailboxes_disk.DiskMailboxStore(tmp_path / "mailboxes")
     assert await boxes.sweep(time.time()) == [folder.name]
     assert await fresh.put("0", b"x") == 204

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from windlass.server import discovery, negotiation
-from windlass.server.negotiation import Form
+from windlass.server.apiserver import discovery
+from windlass.server.http import negotiation
+from windlass.server.http.negotiation import Form
 from windlass.store import errors
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -59,7 +60,7 @@ AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryLi
         ("application/json," + AGGREGATED.format("v2"), "APIGroupList"),
     ],
 )
-def test_discovery_is_aggregated_for_those_who_prefer_it(accept: str | None, kind: str) -> None:
+def test_discovery_is_aggregated_for_clients_that_prefer_it(accept: str | None, kind: str) -> None:
     found = discovery.document("/apis", accept, "here:1")
     assert found is not None
     assert f'"{kind}"'.encode() in found[0]

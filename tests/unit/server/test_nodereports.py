@@ -5,15 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from windlass.agent import rates
-from windlass.agent.rates import ContainerRate, PodRate, Rates
-from windlass.server.identity import Identity
-from windlass.server.nodereports import FRESH_SECONDS, MOST_BYTES, InMemory, Reported
+from windlass.server.auth.identity import Identity
+from windlass.server.platform.handlers.metrics_push import MOST_BYTES, StoredReports
+from windlass.server.storage.interfaces import FRESH_SECONDS
+from windlass.server.storage.metrics_memory import InMemoryNodeMetrics
 from windlass.store import errors
+from windlass.telemetry import usage_rates
+from windlass.telemetry.usage_rates import ContainerRate, PodRate, Rates
 
 NODE = "authentication.kubernetes.io/node-name"
 TOLD = Rates(
-    10.0, {"cpu": "1500m", "memory": "1Gi", rates.key_of("gpu/0"): "370m"},
+    10.0, {"cpu": "1500m", "memory": "1Gi", usage_rates.key_of("gpu/0"): "370m"},
     {"u1": PodRate("red", "job", [ContainerRate("pod", {"cpu": "900m", "memory": "8Mi"})])},
 )  # fmt: skip
 REPORT = msgspec.json.encode(TOLD)
@@ -33,7 +35,7 @@ def agent(node: str) -> Identity:
 
 async def test_the_last_word_of_each_node_counts_while_it_is_fresh() -> None:
     clock = Clock()
-    told = Reported(InMemory(clock))
+    told = StoredReports(InMemoryNodeMetrics(clock))
     await told.take(agent("n1"), "n1", REPORT)
     await told.take(agent("n1"), "n1", msgspec.json.encode(Rates(1.0, {"cpu": "1"}, {})))
     await told.take(agent("n2"), "n2", REPORT)
@@ -48,9 +50,9 @@ async def test_the_last_word_of_each_node_counts_while_it_is_fresh() -> None:
 @pytest.mark.parametrize(
     "caller", [agent("n2"), Identity("admin", ("system:masters",)), Identity("pod")]
 )
-async def test_nobody_tells_about_another_node(caller: Identity) -> None:
-    told = Reported(InMemory())
-    with pytest.raises(errors.Forbidden, match="its own agent alone"):
+async def test_no_agent_reports_about_another_node(caller: Identity) -> None:
+    told = StoredReports(InMemoryNodeMetrics())
+    with pytest.raises(errors.Forbidden, match="only the agent of node"):
         await told.take(caller, "n1", REPORT)
     assert await told.rates() == {}
 
@@ -64,14 +66,14 @@ async def test_nobody_tells_about_another_node(caller: Identity) -> None:
     ids=["empty", "list", "half", "vast", "no amount", "less than nothing"],
 )  # fmt: skip
 async def test_what_is_no_report_is_refused_and_changes_nothing(body: bytes) -> None:
-    told = Reported(InMemory())
+    told = StoredReports(InMemoryNodeMetrics())
     with pytest.raises(errors.BadRequest):
         await told.take(agent("n1"), "n1", body)
     assert await told.rates() == {}
 
 
 async def test_many_nodes_tell_more_rarely_but_within_the_ledgers_minute() -> None:
-    told = Reported(InMemory())
+    told = StoredReports(InMemoryNodeMetrics())
     wanted = [await told.take(agent(f"n{n}"), f"n{n}", REPORT) for n in range(7000)]
     assert wanted[0] == wanted[900] == 10.0
     assert wanted[2999] == 30.0

@@ -12,7 +12,8 @@ import pytest
 from aiohttp import web
 
 from tests.unit.server.conftest import Served, serving
-from windlass.server.nodes import LogOptions, StreamKind, StreamOptions
+from windlass.podlogs.options import LogOptions, StreamOptions
+from windlass.server.apiserver.node_proxy import StreamKind
 from windlass.store import errors
 from windlass.store.embedded.api import Api
 

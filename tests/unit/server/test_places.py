@@ -8,6 +8,7 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+import importlib.util
 import itertools
 import os
 import random
@@ -21,10 +22,14 @@ import pytest
 from tests.harness.objectstore import ObjectStore
 from tests.harness.postgres import Postgres
 from tests.unit.server.conftest import Answer, Served, serving
-from windlass.agent import kept
-from windlass.server import blobbucket, blobs, mailboxes, nodes, places
-from windlass.server.boxtables import BoxTables
-from windlass.server.keptbucket import KeptBucket
+from windlass.podlogs import archive
+from windlass.podlogs.options import LogOptions
+from windlass.server.platform.handlers import mailboxes
+from windlass.server.storage import backends, blobs_bucket, interfaces, postgres
+from windlass.server.storage.interfaces import BlobRef
+from windlass.server.storage.logs_bucket import BucketLogStore
+from windlass.server.storage.mailboxes_postgres import PostgresMailboxStore
+from windlass.store import errors
 from windlass.store.embedded.api import Api
 from windlass.store.embedded.client import EmbeddedStore
 
@@ -35,8 +40,10 @@ _numbers = itertools.count()
 
 
 @contextlib.asynccontextmanager
-async def shared(store: ObjectStore, database: str, prefix: str) -> AsyncIterator[places.Places]:
-    made = await places.shared(store.url(prefix), store.keys, database)
+async def shared(
+    store: ObjectStore, database: str, prefix: str
+) -> AsyncIterator[backends.StorageBackends]:
+    made = await backends.shared(store.url(prefix), store.keys, database)
     try:
         yield made
     finally:
@@ -77,8 +84,8 @@ async def pair(
             (tmp_path / name).mkdir()
             served = await stack.enter_async_context(serving(api, tmp_path / name))
             platform = served.app._platform
-            platform._blobs = blobs.Blobs(own.blobs)
-            platform._mailboxes = mailboxes.Mailboxes(own.mailboxes)
+            platform.services.blobs._blobs = own.blobs
+            platform.services.mailboxes._mailboxes = own.mailboxes
             servers.append(served)
         token = servers[0].token
         for each in servers:
@@ -108,7 +115,7 @@ async def test_code_comes_in_pieces_to_either_server_and_is_whole_at_both(pair: 
     assert (await send(pair, b"", 0)).headers["Upload-Offset"] == str(len(CONTENT))
 
 
-async def test_two_who_upload_the_same_at_once_do_not_disturb_each_other(pair: Pair) -> None:
+async def test_two_uploads_of_the_same_blob_do_not_disturb_each_other(pair: Pair) -> None:
     path = f"{ROOT}/blobs/{DIGEST}"
 
     async def upload(server: Served, step: int) -> None:
@@ -136,29 +143,29 @@ async def test_code_that_is_not_what_its_name_says_leaves_nothing(pair: Pair) ->
     assert (await send(pair, CONTENT + b"more", 0)).code == 400
 
 
-async def test_of_code_only_what_nobody_has_named_for_long_goes(
+async def test_only_code_that_is_unused_for_long_is_deleted(
     object_store: ObjectStore, database: str, tmp_path: Path
 ) -> None:
     async with shared(object_store, database, tmp_path.name) as place:
         targets = {}
         for name in ("old", "named", "elsewhere"):
-            target = blobs.Target(
+            target = BlobRef(
                 "gone" if name == "elsewhere" else "a", hashlib.sha256(name.encode()).hexdigest()
             )
             targets[name] = target
             await place.blobs.append(target, 0, len(name), _pieces(name.encode()))
-        half = blobs.Target("a", "0" * 64)
+        half = BlobRef("a", "0" * 64)
         await place.blobs.append(half, 0, 10, _pieces(b"12345"))
         named = {("a", targets["named"].digest)}
         await place.blobs.sweep({"a"}, named, time.time())
         assert await place.blobs.size(targets["elsewhere"]) is None
         assert await place.blobs.size(targets["old"]) == 3
-        assert await place.blobs.come(half) == 5
-        later = time.time() + blobs.UNUSED_SECONDS + 60
+        assert await place.blobs.received(half) == 5
+        later = time.time() + interfaces.UNUSED_BLOB_SECONDS + 60
         await place.blobs.sweep({"a"}, named, later)
         assert await place.blobs.size(targets["old"]) is None
         assert await place.blobs.size(targets["named"]) == 5
-        assert await place.blobs.come(half) == 0
+        assert await place.blobs.received(half) == 0
         left = {path.name for path in (object_store.data / "platform").rglob("*") if path.is_file()}
         assert targets["old"].hex not in left
 
@@ -166,9 +173,9 @@ async def test_of_code_only_what_nobody_has_named_for_long_goes(
 async def test_a_list_that_is_needed_is_written_again_when_it_is_old(
     object_store: ObjectStore, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blobbucket, "TOUCH_SECONDS", 0.0)
+    monkeypatch.setattr(blobs_bucket, "TOUCH_SECONDS", 0.0)
     async with shared(object_store, database, tmp_path.name) as place:
-        target = blobs.Target("a", hashlib.sha256(b"x").hexdigest())
+        target = BlobRef("a", hashlib.sha256(b"x").hexdigest())
         await place.blobs.append(target, 0, 1, _pieces(b"x"))
         (path,) = (object_store.data / "platform" / tmp_path.name / "blobs").rglob(target.hex)
         os.utime(path, (1e9, 1e9))
@@ -194,7 +201,9 @@ async def box_of(pair: Pair) -> Box:
     return Box(pair, (await pair.call("POST", f"{ROOT}/mailboxes")).body)
 
 
-@pytest.mark.parametrize("size", [10, mailboxes.INLINE_BYTES, mailboxes.INLINE_BYTES + 1, 9 << 20])
+@pytest.mark.parametrize(
+    "size", [10, interfaces.INLINE_BYTES, interfaces.INLINE_BYTES + 1, 9 << 20]
+)
 async def test_a_call_goes_through_one_server_and_its_result_through_the_other(
     pair: Pair, size: int
 ) -> None:
@@ -210,7 +219,7 @@ async def test_a_call_goes_through_one_server_and_its_result_through_the_other(
     assert (await two.call("PUT", put, data=result, token=box.token)).code == 204
     told = (await pair.both("GET", f"{box.path}/events")).body
     assert [item["type"] for item in told["events"]] == ["worker", "taken", "done"]
-    if size <= mailboxes.INLINE_BYTES:
+    if size <= interfaces.INLINE_BYTES:
         assert base64.b64decode(told["events"][-1]["result"]) == result
     assert (await pair.both("GET", f"{box.path}/results/0")).body == result.decode()
     query = f"epoch={told['epoch']}&after={told['after']}"
@@ -219,7 +228,9 @@ async def test_a_call_goes_through_one_server_and_its_result_through_the_other(
     assert (await pair.both("GET", f"{box.path}/results/0")).code == 404
 
 
-async def test_whoever_waits_at_one_server_is_woken_by_what_the_other_is_told(pair: Pair) -> None:
+async def test_a_request_that_waits_at_one_server_is_woken_by_a_message_at_the_other(
+    pair: Pair,
+) -> None:
     box = await box_of(pair)
     one, two = pair.servers
     path = f"{box.path}/worker/take?worker=w.0&python=3.11"
@@ -233,7 +244,7 @@ async def test_whoever_waits_at_one_server_is_woken_by_what_the_other_is_told(pa
 async def test_many_workers_at_two_servers_never_get_one_call_twice(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mailboxes, "PATIENCE", 0.2)
+    monkeypatch.setattr(mailboxes, "WAIT_SECONDS", 0.2)
     box = await box_of(pair)
     for key in range(40):
         put = await pair.call("PUT", f"{box.path}/calls/{key}", data=b"x")
@@ -263,7 +274,7 @@ async def test_closing_at_one_server_sends_workers_of_the_other_home(
 ) -> None:
     box = await box_of(pair)
     one, two = pair.servers
-    await one.call("PUT", f"{box.path}/calls/function", data=b"x" * (mailboxes.INLINE_BYTES + 1))
+    await one.call("PUT", f"{box.path}/calls/function", data=b"x" * (interfaces.INLINE_BYTES + 1))
     path = f"{box.path}/worker/take?worker=w.0&python=3.11"
     waiting = asyncio.create_task(two.call("POST", path, token=box.token))
     await one.call("GET", f"{box.path}/events?wait=true")
@@ -300,16 +311,16 @@ async def test_a_database_that_was_away_has_forgotten_nothing(
     assert (await waiting).headers["X-Windlass-Call"] == "1"
 
 
-async def test_boxes_that_nobody_uses_go_with_their_mail(
+async def test_unused_mailboxes_are_deleted_with_their_messages(
     pair: Pair, object_store: ObjectStore, database: str, tmp_path: Path
 ) -> None:
     box = await box_of(pair)
-    large = b"x" * (mailboxes.INLINE_BYTES + 1)
+    large = b"x" * (interfaces.INLINE_BYTES + 1)
     await pair.call("PUT", f"{box.path}/calls/0", data=large)
     async with shared(object_store, database, tmp_path.name) as place:
-        assert isinstance(place.mailboxes, BoxTables)
+        assert isinstance(place.mailboxes, PostgresMailboxStore)
         assert await place.mailboxes.sweep(time.time()) == []
-        later = time.time() + mailboxes.UNUSED_SECONDS + 60
+        later = time.time() + interfaces.UNUSED_MAILBOX_SECONDS + 60
         assert await place.mailboxes.sweep(later) == [box.path.rpartition("/")[2]]
     mail = object_store.data / "platform" / tmp_path.name / "mail"
     assert [path for path in mail.rglob("*") if path.is_file()] == []
@@ -336,19 +347,19 @@ async def test_a_log_that_one_server_took_is_read_at_the_other(
         shared(object_store, database, tmp_path.name) as two,
     ):
         with pytest.raises(ValueError, match="nothing of"):
-            await one.logs.take_record("red", "u1", "0-worker-0-u", record("u1"))
-        await one.logs.take_segment(kept.Segment("red", "u1", "0-worker-0-u", "main", 0), LINES)
-        assert await two.logs.kept("red", "u1") == []
-        await two.logs.take_record("red", "u1", "0-worker-0-u", record("u1"))
+            await one.logs.put_record("red", "u1", "0-worker-0-u", record("u1"))
+        await one.logs.put_segment(archive.Segment("red", "u1", "0-worker-0-u", "main", 0), LINES)
+        assert await two.logs.list_logs("red", "u1") == []
+        await two.logs.put_record("red", "u1", "0-worker-0-u", record("u1"))
         for place in (one, two):
-            (listed,) = await place.logs.kept("red", "u1")
+            (listed,) = await place.logs.list_logs("red", "u1")
             assert (listed["name"], listed["run"]) == ("0-worker-0-u", "u1")
-            asked = nodes.LogOptions(tail_lines=1)
-            pieces = place.logs.kept_log("red", "u1", "0-worker-0-u", asked)
+            asked = LogOptions(tail_lines=1)
+            pieces = place.logs.read_log("red", "u1", "0-worker-0-u", asked)
             assert b"".join([piece async for piece in pieces]) == b"two\n"
         for bad in ("..", "a/b", ""):
             with pytest.raises(ValueError):  # noqa: PT011
-                await one.logs.take_segment(kept.Segment("red", "u1", bad, "main", 0), LINES)
+                await one.logs.put_segment(archive.Segment("red", "u1", bad, "main", 0), LINES)
 
 
 async def test_logs_go_with_their_run_and_the_oldest_when_there_is_too_much(
@@ -361,22 +372,50 @@ async def test_logs_go_with_their_run_and_the_oldest_when_there_is_too_much(
         spec = {"metadata": {"name": "a"}, "spec": {"roles": [{"command": ["true"]}]}}
         path = "/apis/windlass.dev/v1alpha1/namespaces/default/runs"
         uid = (await served.call("POST", path, spec)).body["metadata"]["uid"]
-        assert isinstance(place.logs, KeptBucket)
+        assert isinstance(place.logs, BucketLogStore)
         for run, log in ((uid, "0-worker-0-old"), ("gone", "x"), (uid, "0-worker-0-new")):
-            await place.logs.take_segment(kept.Segment("default", run, log, "main", 0), LINES)
-            await place.logs.take_record("default", run, log, record(run))
+            await place.logs.put_segment(archive.Segment("default", run, log, "main", 0), LINES)
+            await place.logs.put_record("default", run, log, record(run))
         base = object_store.data / "platform" / tmp_path.name / "logs" / "default" / uid
         for each in (base / "0-worker-0-old").rglob("*"):
             os.utime(each, (1e9, 1e9))
         await place.logs.sweep(EmbeddedStore(api))
-        assert len(await place.logs.kept("default", uid)) == 2
-        assert await place.logs.kept("default", "gone") == []
+        assert len(await place.logs.list_logs("default", uid)) == 2
+        assert await place.logs.list_logs("default", "gone") == []
         place.logs._most = 300
         await place.logs.sweep(EmbeddedStore(api))
-        assert [each["name"] for each in await place.logs.kept("default", uid)] == [
+        assert [each["name"] for each in await place.logs.list_logs("default", uid)] == [
             "0-worker-0-new"
         ]
 
 
 async def _pieces(data: bytes) -> AsyncIterator[bytes]:
     yield data
+
+
+@pytest.mark.parametrize("content", ["node metrics", "mailboxes"])
+async def test_a_database_that_does_not_answer_is_named_by_its_content(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "WAIT_SECONDS", 0.5)
+    away = postgres.Database(f"postgresql:///none?host={tmp_path}", content, "SELECT 1", 1)
+
+    async def work(connection: postgres.Connection) -> None:
+        await connection.execute("SELECT 1")
+
+    with pytest.raises(errors.Unavailable, match=f"the database of {content} does not answer"):
+        await away.do(work)
+    await away.close()
+
+
+async def test_storage_without_its_packages_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = importlib.util.find_spec
+
+    def without_obstore(name: str, package: str | None = None) -> Any:
+        return None if name == "obstore" else found(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without_obstore)
+    with pytest.raises(errors.BadRequest, match=r"install windlass-platform\[objectstore\]"):
+        await backends.shared("s3://code", tmp_path, "postgresql://books")

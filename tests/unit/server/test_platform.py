@@ -63,7 +63,9 @@ async def why(served: Served, team: str, name: str, token: str | None = None) ->
     return told
 
 
-async def test_why_names_what_is_short_who_holds_it_and_the_place_in_line(served: Served) -> None:
+async def test_why_names_the_shortage_its_holders_and_the_place_in_the_queue(
+    served: Served,
+) -> None:
     await cluster(served)
     await hold(served, "red", "greedy", "4")
     await submit(served, "red", run("first", priority=60))
@@ -79,7 +81,7 @@ async def test_why_names_what_is_short_who_holds_it_and_the_place_in_line(served
     assert told["remedy"]
 
 
-async def test_names_of_another_teams_runs_are_not_told(served: Served) -> None:
+async def test_names_of_another_teams_runs_are_not_shown(served: Served) -> None:
     await cluster(served)
     await hold(served, "blue", "bobs-secret", "4")
     await submit(served, "red", run("patient"))
@@ -90,14 +92,15 @@ async def test_names_of_another_teams_runs_are_not_told(served: Served) -> None:
     assert "bobs-secret" in str(await why(served, "red", "patient"))  # the admin may see it
 
 
-async def test_only_who_may_read_the_run_is_answered(served: Served) -> None:
+async def test_only_users_who_may_read_the_run_are_answered(served: Served) -> None:
     await cluster(served)
     await submit(served, "red", run("mine"))
     bob = await served.user("bob")
     for path in ("runs/mine/why", "runs/absent/why", "ps"):
         answer = await served.call("GET", f"{ROOT}/namespaces/red/{path}", token=bob)
         assert answer.code == 403, (path, answer.body)
-    assert (await served.call("GET", f"{ROOT}/ps", token=bob)).code == 403
+    everywhere = await served.call("GET", f"{ROOT}/ps", token=bob)
+    assert (everywhere.code, everywhere.body["items"]) == (200, [])
     planned = await served.call("POST", f"{ROOT}/namespaces/red/plan", run("p"), token=bob)
     assert planned.code == 403
 
@@ -112,14 +115,14 @@ async def test_why_of_runs_that_do_not_wait(served: Served) -> None:
     told = await why(served, "red", "broken")
     assert told["exitCode"] == 3
     assert told["actor"] == "user"
-    assert told["sentences"][0].endswith("ago: ended by an error with exit code 3.")
+    assert told["sentences"][0].endswith("ago (exit code 3): ended by an error.")
     await hold(served, "red", "busy", "1")
-    assert "running" in (await why(served, "red", "busy"))["sentences"][0]
+    assert (await why(served, "red", "busy"))["sentences"][0].startswith("Running on ")
     missing = await served.call("GET", f"{ROOT}/namespaces/red/runs/none/why")
     assert missing.code == 404
 
 
-async def test_an_impossible_run_is_told_so(served: Served) -> None:
+async def test_an_impossible_run_is_reported_as_impossible(served: Served) -> None:
     await cluster(served)
     await submit(served, "red", run("huge", "64"))
     told = await why(served, "red", "huge")
@@ -168,9 +171,105 @@ async def test_answers_follow_what_changes(served: Served) -> None:
     assert (await why(served, "red", "patient"))["reason"] == "WaitingForCapacity"
     await served.call("DELETE", RUNS.format("red") + "/greedy")
     await submit(served, "red", run("next"))
-    assert "starts now" in (await why(served, "red", "next"))["sentences"][0]
+    assert "fits now" in (await why(served, "red", "next"))["sentences"][0]
 
 
 async def test_the_group_is_discovered(served: Served) -> None:
     listed = await served.call("GET", ROOT)
     assert {"ps", "plan"} <= {each["name"] for each in listed.body["resources"]}
+
+
+# --- external pods --------------------------------------------------------------------------------
+
+
+def pod(name: str, cpu: str = "1", annotations: dict[str, str] | None = None, **spec: Any) -> Any:
+    container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations or {}},
+        "spec": {"schedulerName": "windlass", "containers": [container], **spec},
+    }  # fmt: skip
+
+
+async def test_why_and_ps_answer_for_external_pods_too(served: Served) -> None:
+    await cluster(served)
+    gang = {"windlass.dev/gang": "g", "windlass.dev/gang-size": "2"}
+    listed = (
+        pod("placed", "3", nodeName="n1"), pod("big", "2"), pod("half", annotations=gang),
+        pod("held", schedulingGates=[{"name": "example.com/hold"}]),
+        pod("theirs", schedulerName="other"),
+    )  # fmt: skip
+    for each in listed:
+        made = await served.call("POST", "/api/v1/namespaces/red/pods", each)
+        assert made.code == 201, made.body
+    rita, bob = await served.user("rita"), await served.user("bob")
+    path = f"{ROOT}/namespaces/red/externalpods"
+
+    async def why_pod(name: str) -> dict[str, Any]:
+        answer = await served.call("GET", f"{path}/{name}/why", token=rita)
+        assert answer.code == 200, answer.body
+        told: dict[str, Any] = answer.body
+        return told
+
+    told = await why_pod("big")
+    assert (told["phase"], told["reason"]) == ("Queued", "WaitingForCapacity")
+    text = " ".join(told["sentences"])
+    assert "short of 2 cpu" in text
+    assert "A pod of queue default holds 3 cpu" in text
+    told = await why_pod("half")
+    assert told["reason"] == "WaitingForMembers"
+    assert "1 of the gang's 2 pods exist" in told["sentences"][0]
+    assert told["holders"] == []
+    assert "on n1" in (await why_pod("placed"))["sentences"][0]
+    assert "example.com/hold" in (await why_pod("held"))["sentences"][0]
+    assert "The scheduler other places it" in (await why_pod("theirs"))["sentences"][0]
+    page = (await served.call("GET", path, token=rita)).body
+    assert [(each["name"], each["phase"]) for each in page["items"][:1]] == [("placed", "Starting")]
+    assert {each["name"] for each in page["items"][1:]} == {"big", "half", "held"}
+    assert (page["placed"], page["waiting"]) == (1, 3)
+    for denied in (path, f"{path}/big/why", f"{ROOT}/externalpods"):
+        assert (await served.call("GET", denied, token=bob)).code == 403
+
+
+# --- what only administrators of a team may ask for -----------------------------------------------
+
+
+async def test_members_get_no_high_priority_and_are_preemptible(served: Served) -> None:
+    await cluster(served)
+    binding = {
+        "metadata": {"name": "admins"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+                    "name": "windlass-admin"},
+        "subjects": [{"kind": "User", "name": "anna"}],
+    }  # fmt: skip
+    assert (await served.call("POST", ROLES.format("red"), binding)).code == 201
+    rita, anna = await served.user("rita"), await served.user("anna")
+    path = RUNS.format("red")
+    for number, spec in enumerate(({"priority": 51}, {"preemptible": False})):
+        wanted = run(f"first{number}", **spec)
+        for refused in (path, f"{ROOT}/namespaces/red/plan"):
+            answer = await served.call("POST", refused, wanted, token=rita)
+            assert answer.code == 403, answer.body
+            assert "only administrators of a team may" in answer.body["message"]
+        assert (await served.call("POST", path, wanted, token=anna)).code == 201
+    schedule = {"schedule": "@hourly", "template": {"spec": run("x", priority=90)["spec"]}}
+    cron = {"apiVersion": "windlass.dev/v1alpha1", "kind": "CronRun", "metadata": {"name": "c"}}
+    crons = path.replace("runs", "cronruns")
+    refusal = await served.call("POST", crons, {**cron, "spec": schedule}, token=rita)
+    assert refusal.code == 403, refusal.body
+    assert (await served.call("POST", path, run("mine", priority=50), token=rita)).code == 201
+    for media, change in (
+        ("merge-patch", {"spec": {"priority": 60}}),
+        ("json-patch", [{"op": "replace", "path": "/spec/priority", "value": 60}]),
+        ("json-patch", [{"op": "copy", "from": "/metadata/generation", "path": "/spec/priority"}]),
+    ):
+        headers = {"Content-Type": f"application/{media}+json"}
+        answer = await served.call("PATCH", f"{path}/mine", change, token=rita, headers=headers)
+        assert answer.code == 403, (media, answer.body)
+    headers = {"Content-Type": "application/merge-patch+json"}
+    lower, higher = {"spec": {"priority": 40}}, {"spec": {"priority": 70}}
+    for change, token in ((lower, rita), (higher, anna)):
+        answer = await served.call("PATCH", f"{path}/mine", change, token=token, headers=headers)
+        assert answer.code == 200, answer.body
+    same = (await served.call("GET", f"{path}/mine", token=rita)).body
+    assert (await served.call("PUT", f"{path}/mine", same, token=rita)).code == 200

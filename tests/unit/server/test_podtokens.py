@@ -11,9 +11,10 @@ import pytest
 
 from tests.unit.server.conftest import Served
 from windlass.kinds import registry
-from windlass.server import blobs, podtokens
-from windlass.server.discovery import REVIEWS
-from windlass.server.identity import AUTHENTICATED, NODE_PREFIX, NODES
+from windlass.server.apiserver.discovery import REVIEWS
+from windlass.server.auth import pod_tokens
+from windlass.server.auth.identity import AUTHENTICATED, NODE_PREFIX, NODES
+from windlass.server.platform.handlers import blobs
 from windlass.store.embedded.client import EmbeddedStore
 
 RUNS = "/apis/windlass.dev/v1alpha1/namespaces/default/runs"
@@ -108,9 +109,11 @@ async def test_a_token_ends_with_its_time_its_pod_and_its_key(served: Served) ->
     path = await put(served, CODE)
     meta = pod["metadata"]
     tokens = served.app._access.pods
-    claims = podtokens.Claims("default", meta["name"], meta["uid"], "default", int(time.time()) - 1)
-    other_key = podtokens.PodTokens(EmbeddedStore(served.api), b"x" * 32)
-    good = podtokens.Claims("default", meta["name"], meta["uid"], "default", int(time.time()) + 99)
+    claims = pod_tokens.Claims(
+        "default", meta["name"], meta["uid"], "default", int(time.time()) - 1
+    )
+    other_key = pod_tokens.PodTokens(EmbeddedStore(served.api), b"x" * 32)
+    good = pod_tokens.Claims("default", meta["name"], meta["uid"], "default", int(time.time()) + 99)
     bad = [
         tokens.sign(claims),
         other_key.sign(good),
@@ -159,6 +162,6 @@ async def test_other_requests_are_refused(served: Served, spec: dict[str, Any], 
 
 def test_the_key_stays(tmp_path: Path) -> None:
     path = tmp_path / "key"
-    key = podtokens.ensure_key(path)
-    assert podtokens.ensure_key(path) == key
+    key = pod_tokens.ensure_key(path)
+    assert pod_tokens.ensure_key(path) == key
     assert path.stat().st_mode & 0o777 == 0o600

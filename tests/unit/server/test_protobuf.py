@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.server import protobuf, protobuf_tables
+from windlass.server.http import protobuf, protobuf_tables
 from windlass.store import errors
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from windlass.server import roles
-from windlass.server.identity import AUTHENTICATED, MASTERS, NODES, Attributes, Identity
+from windlass.server.auth import rbac
+from windlass.server.auth.identity import AUTHENTICATED, MASTERS, NODES, Attributes, Identity
 
 ALICE = Identity("alice", (AUTHENTICATED,))
 OPS = Identity("olga", ("ops", AUTHENTICATED))
@@ -24,14 +24,14 @@ def user(name: str) -> dict[str, str]:
     return {"kind": "User", "name": name}
 
 
-def bound(role: str, namespace: str = "team") -> roles.Bindings:
-    bindings = roles.Bindings()
+def bound(role: str, namespace: str = "team") -> rbac.Bindings:
+    bindings = rbac.Bindings()
     bindings.put(namespace, "b", binding(role, user("alice")))
     return bindings
 
 
 def may(
-    bindings: roles.Bindings,
+    bindings: rbac.Bindings,
     identity: Identity,
     verb: str,
     resource: str,
@@ -42,12 +42,12 @@ def may(
     full, _, subresource = resource.partition("/")
     plural, _, group = full.partition(".")
     wanted = Attributes(verb, group, plural, subresource, namespace, name, fields)
-    return roles.allows(identity, wanted, bindings)
+    return rbac.allows(identity, wanted, bindings)
 
 
 # resource, verbs of: admin, member, viewer (in their own namespace)
-ALL = set(roles.READ + roles.WRITE)
-READ = set(roles.READ)
+ALL = set(rbac.READ + rbac.WRITE)
+READ = set(rbac.READ)
 TABLE: dict[str, tuple[set[str], set[str], set[str]]] = {
     f"runs.{W}": (ALL, ALL, READ),
     f"runs.{W}/status": ({"get"}, {"get"}, {"get"}),
@@ -85,7 +85,7 @@ def test_roles_give_exactly_these_verbs_and_only_in_their_namespace(
 def test_a_role_in_a_namespace_gives_nothing_at_the_cluster_scope(role: str) -> None:
     bindings = bound(role)
     for resource in ("namespaces", "nodes", f"queues.{W}", f"clusterrolebindings.{RBAC}"):
-        for verb in roles.WRITE:
+        for verb in rbac.WRITE:
             assert not may(bindings, ALICE, verb, resource, "", "x")
 
 
@@ -114,7 +114,7 @@ def test_no_role_reaches_the_tokens(role: str) -> None:
 
 
 def test_everyone_may_look_at_the_machines_and_at_themselves() -> None:
-    empty = roles.Bindings()
+    empty = rbac.Bindings()
     for resource in ("nodes", f"queues.{W}", "priorityclasses.scheduling.k8s.io"):
         assert may(empty, ALICE, "list", resource, "")
         assert not may(empty, ALICE, "delete", resource, "", "x")
@@ -131,7 +131,7 @@ def test_people_see_their_own_namespace() -> None:
 
 
 def test_groups_and_service_accounts_hold_roles_too() -> None:
-    bindings = roles.Bindings()
+    bindings = rbac.Bindings()
     bindings.put("team", "b", binding(
         "windlass-member",
         {"kind": "Group", "name": "ops"},
@@ -159,14 +159,14 @@ def test_roles_of_elsewhere_give_nothing(role: str) -> None:
 
 
 def test_a_namespaced_role_of_the_same_name_is_not_ours() -> None:
-    bindings = roles.Bindings()
+    bindings = rbac.Bindings()
     bindings.put("team", "b", binding("windlass-admin", user("alice"), kind="Role"))
     assert not may(bindings, ALICE, "list", f"runs.{W}")
 
 
 def test_masters_may_do_everything() -> None:
-    assert may(roles.Bindings(), ROOT, "delete", "secrets", "windlass-system", "x")
-    assert roles.path_allowed(ROOT, "/metrics", roles.Bindings())
+    assert may(rbac.Bindings(), ROOT, "delete", "secrets", "windlass-system", "x")
+    assert rbac.path_allowed(ROOT, "/metrics", rbac.Bindings())
 
 
 NODE_CASES = [
@@ -198,12 +198,12 @@ NODE_CASES = [
 def test_a_node_touches_only_its_own(
     allowed: bool, verb: str, resource: str, namespace: str, name: str, fields: str
 ) -> None:
-    assert may(roles.Bindings(), NODE, verb, resource, namespace, name, fields) is allowed
+    assert may(rbac.Bindings(), NODE, verb, resource, namespace, name, fields) is allowed
 
 
 def test_the_name_of_a_node_alone_makes_no_node() -> None:
     pretender = Identity("system:node:n1", (AUTHENTICATED,))
-    assert not may(roles.Bindings(), pretender, "create", "nodes", "")
+    assert not may(rbac.Bindings(), pretender, "create", "nodes", "")
 
 
 @pytest.mark.parametrize(
@@ -214,4 +214,4 @@ def test_the_name_of_a_node_alone_makes_no_node() -> None:
     ],
 )  # fmt: skip
 def test_paths_outside_the_objects(path: str, allowed: bool) -> None:
-    assert roles.path_allowed(ALICE, path, roles.Bindings()) is allowed
+    assert rbac.path_allowed(ALICE, path, rbac.Bindings()) is allowed

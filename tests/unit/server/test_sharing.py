@@ -49,7 +49,7 @@ async def test_all_see_amounts_and_what_is_next_but_only_their_own_runs_names(
         assert unseen not in str(answer.body)
 
 
-async def test_a_plan_is_for_those_who_may_change_queues_and_changes_nothing(
+async def test_a_plan_is_for_users_who_may_change_queues_and_changes_nothing(
     served: Served,
 ) -> None:
     rita, _ = await teams(served)
@@ -69,7 +69,7 @@ async def test_a_plan_is_for_those_who_may_change_queues_and_changes_nothing(
     assert (await served.call("GET", QUEUES)).body["items"] == before
 
 
-async def test_a_bad_plan_is_told_in_sentences(served: Served) -> None:
+async def test_a_bad_plan_is_reported_in_sentences(served: Served) -> None:
     loop = [{"metadata": {"name": a}, "spec": {"parent": b}} for a, b in ("ab", "ba")]
     told = (await served.call("POST", f"{PATH}/plan", {"queues": loop})).body
     assert "below itself" in told["problems"][0]
@@ -78,7 +78,7 @@ async def test_a_bad_plan_is_told_in_sentences(served: Served) -> None:
         assert answer.code in (400, 422), answer.body
 
 
-async def test_work_for_a_queue_of_others_is_refused_when_it_is_handed_in(served: Served) -> None:
+async def test_work_for_a_queue_of_others_is_refused_when_it_is_submitted(served: Served) -> None:
     await teams(served)
     top = {"metadata": {"name": "top"}, "spec": {}}
     below = {"metadata": {"name": "below"}, "spec": {"parent": "top", "namespaces": ["green"]}}

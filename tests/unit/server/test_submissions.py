@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.server.conftest import Served
 from tests.unit.server.test_platform import cluster, run
-from windlass.control import engine
-from windlass.kinds import kubernetes
+from windlass.control.model import capabilities
+from windlass.kinds.types import core
 
 QUEUES = "/apis/windlass.dev/v1alpha1/queues"
 RUNS = "/apis/windlass.dev/v1alpha1/namespaces/red/runs"
@@ -20,7 +20,7 @@ RUNS = "/apis/windlass.dev/v1alpha1/namespaces/red/runs"
 async def limited(served: Served) -> Served:
     """Below `top`, which lets each user submit five, `red` lets each submit two and ada three."""
     await cluster(served)
-    served.app.engine = engine.Engine.read(kubernetes.ConfigMap())
+    served.app.engine = capabilities.Engine.read(core.ConfigMap())
     limits = {"submitted": 2, "users": {"ada": {"submitted": 3}}}
     for name, spec in (
         ("top", {"userLimits": {"submitted": 5}}),

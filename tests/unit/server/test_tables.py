@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from windlass.kinds import ages, jsonpath, kubernetes
-from windlass.kinds.resources import Column, Resource
-from windlass.server import tables
+from windlass.kinds.types import core
+from windlass.kinds.types.resource import Column, Resource
+from windlass.kinds.values import ages, jsonpath
+from windlass.server.apiserver import tables
 
 NOW = datetime.datetime(2026, 1, 10, 12, 0, 0, tzinfo=datetime.UTC)
 NODE: dict[str, Any] = {
@@ -72,12 +73,12 @@ def test_every_column_of_every_kind_has_a_path_we_read() -> None:
 )  # fmt: skip
 def test_ages_read_as_kubectl_writes_them(seconds: int, shown: str) -> None:
     born = (NOW - datetime.timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    assert ages.told(born, NOW) == shown
+    assert ages.age(born, NOW) == shown
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-01-10", "2027-01-01T00:00:00Z"])
 def test_ages_of_no_past_time_are_marked(text: str) -> None:
-    assert ages.told(text, NOW) == "<invalid>"
+    assert ages.age(text, NOW) == "<invalid>"
 
 
 def columns(*given: Column) -> Resource:
@@ -97,7 +98,7 @@ CELLS = {
     "boolean": (Column("A", ".a", "boolean"), {"a": False}, False),
     "date": (Column("A", ".a", "date"), {"a": "2026-01-10T11:59:00Z"}, "60s"),
     "no date": (Column("A", ".a", "date"), {}, None),
-    "no age": (kubernetes.AGE, {}, "<unknown>"),
+    "no age": (core.AGE, {}, "<unknown>"),
 }
 
 

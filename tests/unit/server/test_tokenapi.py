@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.server.conftest import Answer, Served
-from windlass.server import tokens
+from windlass.server.auth import bearer_tokens
 
 PATH = "/apis/platform.windlass.dev/v1alpha1/tokens"
 EVERYWHERE = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
@@ -84,7 +84,7 @@ async def test_an_admin_of_teams_cannot_become_or_lock_out_the_owner(served: Ser
         ({"user": "x", "groups": "team"}, "groups"),
     ],
 )
-async def test_what_is_no_token_is_told_by_field(
+async def test_an_invalid_token_is_reported_by_field(
     served: Served, body: dict[str, Any], field: str
 ) -> None:
     refused = await make(served, **body)
@@ -99,9 +99,9 @@ async def test_pods_nodes_and_strangers_have_no_business_with_tokens(served: Ser
 
 
 async def test_tokens_that_ended_long_ago_are_removed_and_no_others(served: Served) -> None:
-    fresh = await tokens.create_token(served.api, "alice", (), datetime.timedelta(days=-1))
-    old = await tokens.create_token(served.api, "alice", (), datetime.timedelta(days=-31))
-    gone = await tokens.sweep(served.api, time.time())
-    assert gone == [tokens.id_of(old)]
-    left = {each["id"] for each in await tokens.list_tokens(served.api)}
-    assert left == {tokens.id_of(fresh), tokens.id_of(served.token)}
+    fresh = await bearer_tokens.create_token(served.api, "alice", (), datetime.timedelta(days=-1))
+    old = await bearer_tokens.create_token(served.api, "alice", (), datetime.timedelta(days=-31))
+    gone = await bearer_tokens.sweep(served.api, time.time())
+    assert gone == [bearer_tokens.id_of(old)]
+    left = {each["id"] for each in await bearer_tokens.list_tokens(served.api)}
+    assert left == {bearer_tokens.id_of(fresh), bearer_tokens.id_of(served.token)}

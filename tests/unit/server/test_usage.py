@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.unit.server.conftest import Served, serving
-from windlass.server import nodetokens, usage
-from windlass.server.tokens import Tokens
+from windlass.server.auth import node_credentials
+from windlass.server.auth.bearer_tokens import Tokens
+from windlass.server.platform.handlers import metrics
 from windlass.store import errors
 from windlass.store.embedded.api import Api
 
@@ -68,8 +69,8 @@ async def test_nodes_that_answer_are_shown(served: Served, path: str) -> None:
     assert int(item["usage"]["cpu"].removesuffix("n")) > 0
 
 
-async def test_the_ledger_is_told_what_nodes_pods_and_devices_use(served: Served) -> None:
-    measured = await served.app._usage.measured()
+async def test_the_ledger_gets_the_usage_of_nodes_pods_and_devices(served: Served) -> None:
+    measured = await served.app._node_metrics.measured()
     assert set(measured.nodes) == {"here"}
     here = measured.nodes["here"]
     assert (here.memory, dict(here.devices)) == (4096, {"gpu/0": 370})
@@ -116,22 +117,22 @@ async def test_the_agents_own_page_comes_through(served: Served) -> None:
 
 async def test_the_group_is_discovered(served: Served) -> None:
     answer = await served.call("GET", "/apis")
-    assert usage.GROUP in [group["name"] for group in answer.body["groups"]]
+    assert metrics.GROUP in [group["name"] for group in answer.body["groups"]]
 
 
 # --- the agent's own token
 
 
 async def test_the_agent_gets_a_token_of_its_node_and_keeps_it(api: Api, tmp_path: Path) -> None:
-    await nodetokens.ensure(api, tmp_path, "n1", "https://127.0.0.1:1", None)
-    path = nodetokens.path_in(tmp_path)
-    first = nodetokens._known(path)
+    await node_credentials.ensure(api, tmp_path, "n1", "https://127.0.0.1:1", None)
+    path = node_credentials.path_in(tmp_path)
+    first = node_credentials._known(path)
     found = await Tokens(api).identify(first)
     assert found is not None
     assert found[0].node == "n1"
     assert not found[0].is_master
     assert path.stat().st_mode & 0o077 == 0
-    await nodetokens.ensure(api, tmp_path, "n1", "https://127.0.0.1:2", None)
-    assert nodetokens._known(path) == first
-    await nodetokens.ensure(api, tmp_path, "n2", "https://127.0.0.1:2", None)
-    assert nodetokens._known(path) != first
+    await node_credentials.ensure(api, tmp_path, "n1", "https://127.0.0.1:2", None)
+    assert node_credentials._known(path) == first
+    await node_credentials.ensure(api, tmp_path, "n2", "https://127.0.0.1:2", None)
+    assert node_credentials._known(path) != first

@@ -7,8 +7,11 @@ import dataclasses
 import pytest
 
 from tests.unit.sim.building import job, outcome, scenario
-from windlass.core.facts import Grant, Node, Role, Running, Seat, Unit
-from windlass.sim import compare, measures, pricing, shaping
+from windlass.core.model.types import Grant, Node, PodAssignment, Role, Running, Workload
+from windlass.sim import compare
+from windlass.sim.cost import Prices
+from windlass.sim.inputs import builders
+from windlass.sim.metrics import metrics
 from windlass.sim.scenario import Outage, Scenario
 
 SECOND = 10**9
@@ -22,7 +25,7 @@ def priced(played: Scenario, price: int = SECOND) -> Scenario:
 
 def node() -> Node:
     """Eight GPUs of 81920 MiB, 128 cores."""
-    return dataclasses.replace(shaping.NodeForm().node("n"), price=8 * SECOND)
+    return dataclasses.replace(builders.NodeForm().node("n"), price=8 * SECOND)
 
 
 @pytest.mark.parametrize(
@@ -38,26 +41,30 @@ def node() -> Node:
     ],
 )
 def test_a_job_pays_for_the_largest_part_of_a_node_that_it_holds(cpu, grants, fee) -> None:
-    unit = Unit("u", "q", (Role("w", 1, 1, {"cpu": cpu}),))
-    seats = (Seat("w", 0, "n", grants),)
-    assert pricing.Prices([node()]).fee(unit, seats) == pytest.approx(fee)
-    assert pricing.Prices([dataclasses.replace(node(), price=0)]).fee(unit, seats) == 0
+    workload = Workload("u", "q", (Role("w", 1, 1, {"cpu": cpu}),))
+    pods = (PodAssignment("w", 0, "n", grants),)
+    assert Prices([node()]).fee(workload, pods) == pytest.approx(fee)
+    assert Prices([dataclasses.replace(node(), price=0)]).fee(workload, pods) == 0
 
 
 def test_members_on_one_node_pay_together_and_on_several_one_by_one() -> None:
-    unit = Unit("u", "q", (Role("w", 1, 1, {"cpu": 16_000}),))
+    workload = Workload("u", "q", (Role("w", 1, 1, {"cpu": 16_000}),))
     nodes = [node(), dataclasses.replace(node(), name="m")]
-    seats = (Seat("w", 0, "n", (Grant("gpu0"),)), Seat("w", 1, "n"), Seat("w", 2, "m"))
-    assert pricing.Prices(nodes).fee(unit, seats) == pytest.approx(2 + 1)
+    pods = (
+        PodAssignment("w", 0, "n", (Grant("gpu0"),)),
+        PodAssignment("w", 1, "n"),
+        PodAssignment("w", 2, "m"),
+    )
+    assert Prices(nodes).fee(workload, pods) == pytest.approx(2 + 1)
 
 
 def cost(played: Scenario) -> dict[str, object]:
-    found = measures.summary(outcome(played))["cost"]
+    found = metrics.summary(outcome(played))["cost"]
     assert isinstance(found, dict)
     return found
 
 
-def test_costs_add_up_by_queue_and_leave_out_what_nobody_held() -> None:
+def test_costs_add_up_by_queue_and_leave_out_idle_capacity() -> None:
     played = priced(scenario(job("a", 0, 100, gpus=4), job("b", 50, 100, gpus=2)))
     assert cost(played) == {"jobs": 75.0, "nodes": 150.0, "queues": {"default": 75.0}}
 
@@ -76,14 +83,14 @@ def test_an_elastic_job_pays_for_the_members_it_has() -> None:
     assert cost(played)["jobs"] == 50
 
 
-def test_who_runs_at_the_beginning_pays_from_then_on_and_who_never_ends_until_the_end() -> None:
-    unit = job("svc", gpus=8, expected=None).unit
+def test_initial_workloads_pay_from_the_beginning_and_endless_ones_until_the_end() -> None:
+    workload = job("svc", gpus=8, expected=None).workload
     played = priced(scenario(job("a", 100, 40, gpus=8), nodes=2))
     first = played.facts.nodes[0].name
     grants = tuple(Grant(f"gpu{n}") for n in range(8))
-    running = Running(unit, (Seat("worker", 0, first, grants),), -1000.0)
+    running = Running(workload, (PodAssignment("worker", 0, first, grants),), -1000.0)
     facts = dataclasses.replace(played.facts, running=(running,))
-    jobs = (*played.jobs, dataclasses.replace(job("svc"), unit=unit, duration=float("inf")))
+    jobs = (*played.jobs, dataclasses.replace(job("svc"), workload=workload, duration=float("inf")))
     played = dataclasses.replace(played, facts=facts, jobs=jobs, start=0.0)
     assert cost(played) == {"jobs": 180.0, "nodes": 280.0, "queues": {"default": 180.0}}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.sim import shaping, sources, traces
+from windlass.sim.inputs import builders, csv_traces, loader
 from windlass.sim.scenario import FOREVER, BadInput, devices_of
 
 PLAIN = """job_id,submitted,duration,gpus,queue,user,priority,cpu,memory,expected
@@ -31,22 +31,27 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 @pytest.mark.parametrize("name", ["jobs.csv", "jobs.csv.gz"])
 def test_a_plain_job_list(tmp_path: Path, name: str) -> None:
-    first, second = traces.read_jobs(written(tmp_path, name, PLAIN))
-    unit = first.unit
-    assert (first.duration, unit.submitted, unit.expected) == (50, 100, 80)
-    assert (unit.queue, unit.user, unit.priority, devices_of(unit)) == ("research", "ada", 70, 12)
-    [role] = unit.roles
-    # 12 GPUs do not fit on a node of 8: two members of 6.
-    assert (role.least, role.devices[0].count) == (2, 6)
+    first, second = csv_traces.read_jobs(written(tmp_path, name, PLAIN))
+    workload = first.workload
+    assert (first.duration, workload.submitted, workload.expected) == (50, 100, 80)
+    assert (workload.queue, workload.user, workload.priority, devices_of(workload)) == (
+        "research",
+        "ada",
+        70,
+        12,
+    )
+    [role] = workload.roles
+    # 12 GPUs do not fit on a node of 8: two pods of 6.
+    assert (role.min_count, role.devices[0].count) == (2, 6)
     assert dict(role.needs) == {"cpu": 8000, "memory": 64 << 30}
-    assert (second.unit.submitted, second.unit.queue) == (1507532515.0, "default")
-    assert second.unit.roles[0].devices == ()
+    assert (second.workload.submitted, second.workload.queue) == (1507532515.0, "default")
+    assert second.workload.roles[0].devices == ()
 
 
 def test_times_of_a_list_with_iteration_times_are_milliseconds(tmp_path: Path) -> None:
     text = "job_id,num_gpu,submit_time,duration,iteration_time,priority\n0,1,2000,5000,490,1\n"
-    [job] = traces.read_jobs(written(tmp_path, "muri.csv", text))
-    assert (job.unit.submitted, job.duration, job.unit.priority) == (2, 5, 50)
+    [job] = csv_traces.read_jobs(written(tmp_path, "muri.csv", text))
+    assert (job.workload.submitted, job.duration, job.workload.priority) == (2, 5, 50)
 
 
 @pytest.mark.parametrize(
@@ -81,19 +86,19 @@ def test_what_is_wrong_with_a_list_is_said_with_its_line(
     tmp_path: Path, text: str, words: str
 ) -> None:
     with pytest.raises(BadInput, match=words):
-        traces.read_jobs(written(tmp_path, "bad.csv", text))
+        csv_traces.read_jobs(written(tmp_path, "bad.csv", text))
 
 
 def test_a_list_of_which_no_cluster_could_be_made_says_so(tmp_path: Path) -> None:
     text = "submitted,gpus,duration\n0,1,1\n1,1000000,1\n"
     with pytest.raises(BadInput, match=r"more than 100000: say how many there are with --nodes"):
-        sources.open_source(str(written(tmp_path, "long.csv", text)))
+        loader.open_source(str(written(tmp_path, "long.csv", text)))
 
 
 def test_seconds_may_be_written_with_an_exponent(tmp_path: Path) -> None:
     path = written(tmp_path, "jobs.csv", "submitted,gpus,duration\n1e3,1,2.5e2\n")
-    (job,) = traces.read_jobs(path)
-    assert (job.unit.submitted, job.duration) == (1000.0, 250.0)
+    (job,) = csv_traces.read_jobs(path)
+    assert (job.workload.submitted, job.duration) == (1000.0, 250.0)
 
 
 _POD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\n"
@@ -117,14 +122,14 @@ def test_what_is_wrong_with_a_pod_list_is_said_with_its_line(
 ) -> None:
     nodes = written(tmp_path, "nodes.csv", "sn,cpu_milli,memory_mib,gpu\nn,1000,1000,1\n")
     with pytest.raises(BadInput, match=words):
-        sources.open_pods(nodes, written(tmp_path, "pods.csv", text))
+        loader.open_pods(nodes, written(tmp_path, "pods.csv", text))
 
 
 def test_pods_with_dates_and_names_in_spaces(tmp_path: Path) -> None:
     nodes = written(tmp_path, "nodes.csv", "sn,cpu_milli,memory_mib,gpu\nn,1000,1000,1\n")
     text = _POD + " p ,1,1,0,0,2020-01-01 00:00:00,2020-01-01 00:10:00\n"
-    (job,) = sources.open_pods(nodes, written(tmp_path, "pods.csv", text)).jobs
-    assert (job.unit.key, job.duration) == ("p", 600.0)
+    (job,) = loader.open_pods(nodes, written(tmp_path, "pods.csv", text)).jobs
+    assert (job.workload.key, job.duration) == ("p", 600.0)
 
 
 _SWITCHES = "num_switch,num_node_p_switch,num_gpu_p_node,num_cpu_p_node,mem_p_node\n"
@@ -143,47 +148,47 @@ _SWITCHES = "num_switch,num_node_p_switch,num_gpu_p_node,num_cpu_p_node,mem_p_no
 )
 def test_nodes_behind_switches_that_cannot_be(tmp_path: Path, row: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        traces.read_nodes(written(tmp_path, "nodes.csv", f"{_SWITCHES}{row}\n"))
+        csv_traces.read_nodes(written(tmp_path, "nodes.csv", f"{_SWITCHES}{row}\n"))
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be read: No such file"):
-        sources.open_source(str(tmp_path / "nothing.csv"))
+        loader.open_source(str(tmp_path / "nothing.csv"))
     (tmp_path / "noise.csv").write_bytes(b"\xff\xfe\x00garbage")
     with pytest.raises(BadInput, match="is no text, plain or gzip"):
-        sources.open_source(str(tmp_path / "noise.csv"))
+        loader.open_source(str(tmp_path / "noise.csv"))
     with pytest.raises(BadInput, match="has no jobs"):
-        sources.open_source(str(written(tmp_path, "empty.csv", "submitted,gpus,duration\n")))
+        loader.open_source(str(written(tmp_path, "empty.csv", "submitted,gpus,duration\n")))
 
 
 def test_pods_come_at_their_own_time_or_in_a_given_order(tmp_path: Path) -> None:
     nodes, pods = written(tmp_path, "n.csv", NODES), written(tmp_path, "p.csv", PODS)
-    timed = sources.open_pods(nodes, pods)
-    assert [(j.unit.key, j.unit.submitted, j.duration) for j in timed.jobs] == [
+    timed = loader.open_pods(nodes, pods)
+    assert [(j.workload.key, j.workload.submitted, j.duration) for j in timed.jobs] == [
         ("p0", 5, FOREVER), ("p1", 10, 30),
     ]  # fmt: skip
-    share = timed.jobs[1].unit.roles[0].devices[0]
+    share = timed.jobs[1].workload.roles[0].devices[0]
     assert (share.form, share.compute, share.models) == ("share", 250, ("T4",))
     order = {"seed": 3, "order": [1, 0, 1], "node_rank": [0, 1]}
     orders = written(tmp_path, "o.jsonl", json.dumps(order))
-    arriving = sources.open_pods(nodes, pods, orders, 3)
-    assert [j.unit.key[:2] for j in arriving.jobs] == ["p1", "p0", "p1"]
+    arriving = loader.open_pods(nodes, pods, orders, 3)
+    assert [j.workload.key[:2] for j in arriving.jobs] == ["p1", "p0", "p1"]
     assert all(j.duration == FOREVER for j in arriving.jobs)
     with pytest.raises(BadInput, match="no arrival order with seed 4: it has 3"):
-        sources.open_pods(nodes, pods, orders, 4)
+        loader.open_pods(nodes, pods, orders, 4)
 
 
 def test_nodes_behind_switches_are_racks(tmp_path: Path) -> None:
     header = "num_switch,num_node_p_switch,num_gpu_p_node,num_cpu_p_node,mem_p_node\n"
-    nodes = traces.read_nodes(written(tmp_path, "n.csv", header + "2,3,8,92,520\n"))
+    nodes = csv_traces.read_nodes(written(tmp_path, "n.csv", header + "2,3,8,92,520\n"))
     assert len(nodes) == 6
     assert [node.path for node in nodes[2:4]] == [("rack-000",), ("rack-001",)]
     assert (len(nodes[0].devices), nodes[0].allocatable["cpu"]) == (8, 92000)
     with pytest.raises(BadInput, match="must give whole numbers"):
-        traces.read_nodes(written(tmp_path, "bad.csv", header + "2,3,eight,92,520\n"))
+        csv_traces.read_nodes(written(tmp_path, "bad.csv", header + "2,3,eight,92,520\n"))
     jobs = written(tmp_path, "jobs.csv", PLAIN)
-    hardware = sources.Hardware(node_list=tmp_path / "n.csv")
-    assert len(sources.open_source(str(jobs), hardware).facts.nodes) == 6
+    hardware = loader.Hardware(node_list=tmp_path / "n.csv")
+    assert len(loader.open_source(str(jobs), hardware).facts.nodes) == 6
 
 
 def test_missing_public_data_says_whose_it_is(
@@ -191,11 +196,11 @@ def test_missing_public_data_says_whose_it_is(
 ) -> None:
     monkeypatch.setenv("WINDLASS_DATA", str(tmp_path))
     with pytest.raises(BadInput, match="ElasticFlow"):
-        sources.open_source("itp/02")
+        loader.open_source("itp/02")
 
 
 def _need(family: str) -> None:
-    problem = sources.missing(family)
+    problem = loader.missing(family)
     if problem and os.environ.get("CI") != "true":
         pytest.skip(problem)
     assert not problem, problem
@@ -219,9 +224,9 @@ def test_public_traces_have_the_published_numbers(
     name: str, jobs: int, nodes: int, largest: int
 ) -> None:
     _need(name.partition("/")[0])
-    found = sources.open_source(name)
+    found = loader.open_source(name)
     assert (len(found.jobs), len(found.facts.nodes)) == (jobs, nodes)
-    assert max(devices_of(job.unit) for job in found.jobs) == largest
+    assert max(devices_of(job.workload) for job in found.jobs) == largest
 
 
 @pytest.mark.parametrize(
@@ -243,11 +248,11 @@ def test_every_job_list_of_a_folder_has_a_name(
     path.write_bytes(gzip.compress(b"submitted,gpus,duration\n0,1,5\n"))
     (path.parent / "README.md").touch()
     monkeypatch.setenv("WINDLASS_DATA", str(tmp_path))
-    found = sources.open_source(name)
+    found = loader.open_source(name)
     assert (len(found.jobs), len(found.facts.nodes)) == (1, nodes)
     family, known = name.partition("/")[0], found.name.partition(" ")[2]
-    with pytest.raises(sources.NoSuchTrace, match=f"no trace {family}/x: there are {known}."):
-        sources.open_source(f"{family}/x")
+    with pytest.raises(loader.NoSuchTrace, match=f"no trace {family}/x: there are {known}."):
+        loader.open_source(f"{family}/x")
 
 
 def test_a_part_of_philly_that_is_not_there_is_no_trace(
@@ -258,16 +263,16 @@ def test_a_part_of_philly_that_is_not_there_is_no_trace(
     path.parent.mkdir(parents=True)
     path.write_bytes(gzip.compress(b"submitted,gpus,duration,queue\n0,1,5,b\n1,1,5,a\n"))
     monkeypatch.setenv("WINDLASS_DATA", str(tmp_path))
-    assert len(sources.open_source("philly/a").jobs) == 1
-    with pytest.raises(sources.NoSuchTrace, match=r"no trace philly/nobody: there are a, b\.$"):
-        sources.open_source("philly/nobody")
+    assert len(loader.open_source("philly/a").jobs) == 1
+    with pytest.raises(loader.NoSuchTrace, match=r"no trace philly/nobody: there are a, b\.$"):
+        loader.open_source("philly/nobody")
 
 
 def test_an_unknown_queue_of_a_job_list_is_refused_with_those_there_are(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text("submitted,gpus,duration,queue\n0,1,5,b\n1,1,5,a\n")
     with pytest.raises(BadInput, match=r"no queue 'nobody': it has a, b\.$"):
-        traces.read_jobs(path, queue="nobody")
+        csv_traces.read_jobs(path, queue="nobody")
 
 
 @pytest.mark.parametrize(
@@ -283,14 +288,14 @@ def test_mean_demand_is_over_the_time_that_the_work_takes(
     tmp_path: Path, rows: str, nodes: int
 ) -> None:
     text = "submitted,gpus,duration\n" + rows
-    jobs = traces.read_jobs(written(tmp_path, "few.csv", text))
-    assert shaping.nodes_needed(jobs, 8) == nodes
+    jobs = csv_traces.read_jobs(written(tmp_path, "few.csv", text))
+    assert builders.nodes_needed(jobs, 8) == nodes
 
 
 def test_a_cluster_is_never_smaller_than_its_largest_job(tmp_path: Path) -> None:
     text = "submitted,gpus,duration\n0,64,1\n1000000,1,1\n"
-    jobs = traces.read_jobs(written(tmp_path, "one.csv", text))
-    assert shaping.nodes_needed(jobs, 8) == 8
+    jobs = csv_traces.read_jobs(written(tmp_path, "one.csv", text))
+    assert builders.nodes_needed(jobs, 8) == 8
 
 
 @pytest.mark.parametrize(
@@ -306,15 +311,15 @@ def test_a_cluster_is_never_smaller_than_its_largest_job(tmp_path: Path) -> None
 def test_job_lists_as_other_programs_write_them(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "jobs.csv"
     path.write_bytes(text)
-    [job] = traces.read_jobs(path)
-    assert (job.unit.submitted, job.duration) == (5, 10)
-    assert job.unit.roles[0].devices[0].count == 2
+    [job] = csv_traces.read_jobs(path)
+    assert (job.workload.submitted, job.duration) == (5, 10)
+    assert job.workload.roles[0].devices[0].count == 2
 
 
 def test_a_part_of_a_gpu_is_a_share_and_not_nothing(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text("submitted,duration,gpus\n0,10,0.25\n0,10,0\n0,10,1.0\n")
-    devices = [job.unit.roles[0].devices for job in traces.read_jobs(path)]
+    devices = [job.workload.roles[0].devices for job in csv_traces.read_jobs(path)]
     assert [[(r.form, r.compute) for r in each] for each in devices] == [
         [("share", 250)], [], [("whole", 0)],
     ]  # fmt: skip
@@ -322,7 +327,7 @@ def test_a_part_of_a_gpu_is_a_share_and_not_nothing(tmp_path: Path) -> None:
     with pytest.raises(
         BadInput, match=r"line 2: gpus is '1.5', it must be a part of one, or whole"
     ):
-        traces.read_jobs(path)
+        csv_traces.read_jobs(path)
 
 
 @pytest.mark.parametrize(
@@ -344,4 +349,4 @@ def test_a_job_list_that_is_none_is_refused_with_what_it_has(
     path = tmp_path / "jobs.csv"
     path.write_bytes(text)
     with pytest.raises(BadInput, match=words):
-        traces.read_jobs(path)
+        csv_traces.read_jobs(path)

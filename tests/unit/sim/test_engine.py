@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.sim.building import COSTS, job, outcome, play, scenario
-from windlass.core import allowance
-from windlass.core.facts import Policy, Queue
-from windlass.sim import compare, engine, measures
+from windlass.core.model.types import Policy, Queue
+from windlass.core.reservation import allowance
+from windlass.sim import compare, engine
+from windlass.sim.metrics import metrics
+from windlass.sim.policy_grid import Variant, combinations
 from windlass.sim.scenario import FOREVER, Outage, Scenario, with_runtimes
-from windlass.sim.variants import Variant, combinations
 
 
 def test_a_job_waits_for_room_and_starts_the_moment_it_is_free() -> None:
@@ -30,7 +31,7 @@ def test_what_happens_at_the_same_moment_is_decided_at_once() -> None:
     assert outcome(scenario(*jobs)).decisions == 2
 
 
-def test_who_comes_before_the_head_of_a_strict_queue_does_not_wait_as_those_behind_it_do() -> None:
+def test_a_workload_before_the_head_of_a_strict_queue_does_not_wait_as_those_behind_it_do() -> None:
     """One of its kind started when the head was refused, and was then before it too."""
     strict = Queue("default", order="priority", strict=True)
     jobs = [
@@ -57,7 +58,7 @@ PASSING = (
         ("reserving", {"head": 100, "short": 2, "long": 150}),
     ],
 )
-def test_who_may_pass_a_head_that_waits(backfill: str, starts: dict[str, float]) -> None:
+def test_workloads_that_may_pass_a_waiting_head(backfill: str, starts: dict[str, float]) -> None:
     [variant] = combinations(["fifo"], [backfill])
     found = play(scenario(*PASSING), variant)
     assert {key: found[key].first_start for key in starts} == starts
@@ -67,24 +68,24 @@ def _endless(order: str, **said: int) -> dict[str, float | None]:
     """Small jobs without end, of which one always holds half of the only node, and a gang that
     wants it whole."""
     small = [job(f"small-{n:03}", 50 * n, 100, gpus=4) for n in range(200)]
-    queue = Queue("default", order=order, **said)  # type: ignore[arg-type]
+    queue = Queue("default", order=order, **said)
     gang = job("gang", 10, 100, gpus=4, members=2)
     found = play(scenario(*small, gang, queues=(queue,)), grace=0)
     return {key: record.first_start for key, record in found.items()}
 
 
 def test_small_jobs_without_end_do_not_starve_a_gang_under_shortest() -> None:
-    long = 10 + 100 * allowance.PATIENCE
+    long = 10 + 100 * allowance.RESERVATION_DELAY
     starts = _endless("shortest")
     assert starts["gang"] is not None
     assert long <= starts["gang"] <= long + 100, "those that run then end, and nobody passes"
     assert _endless("shortest", reserve=0)["gang"] == 200 * 50 + 50, "after all of them"
 
 
-def test_a_promise_is_remembered_as_it_was_first_given() -> None:
+def test_a_reservation_is_remembered_as_it_was_first_made() -> None:
     [variant] = combinations(["fifo"], ["reserving"])
     found = play(scenario(*PASSING), variant)
-    assert found["head"].promised == 100
+    assert found["head"].reserved_start == 100
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_of_a_stopped_job_the_scheduler_knows_what_it_said_less_what_it_kept(
     assert simulation.snapshot.waiting["low"].expected == left
 
 
-def test_without_preemption_nobody_is_stopped() -> None:
+def test_without_preemption_no_workload_is_stopped() -> None:
     low, high = job("low", 0, 1000, priority=10), job("high", 500, 100, priority=90)
     found = play(scenario(low, high), Variant(preempt=False))
     assert (found["high"].first_start, found["low"].end) == (1000, 1000)
@@ -176,13 +177,13 @@ def test_jobs_without_end_leave_the_simulation_finite() -> None:
 
 def test_a_job_that_fits_nowhere_waits_with_a_reason() -> None:
     played = outcome(scenario(job("huge", 0, 10, members=9)))
-    assert measures.summary(played)["never_started"] == 1
+    assert metrics.summary(played)["never_started"] == 1
     assert "needs 9" in played.verdicts["huge"]
 
 
 def test_runtimes_unknown_to_the_core_stay_unknown() -> None:
     hidden = with_runtimes(scenario(*PASSING), "unknown")
-    assert all(each.unit.expected is None for each in hidden.jobs)
+    assert all(each.workload.expected is None for each in hidden.jobs)
     assert [each.duration for each in hidden.jobs] == [each.duration for each in PASSING]
 
 
@@ -193,7 +194,7 @@ def test_the_same_simulation_twice_gives_the_same_bytes() -> None:
     assert len(texts) == 1
 
 
-def test_running_units_of_the_beginning_go_on_to_their_end() -> None:
+def test_running_workloads_of_the_beginning_go_on_to_their_end() -> None:
     first = engine.Simulation(scenario(job("a", 0, 100), job("b", 10, 50)), Variant())
     first.step()
     facts = first.snapshot.facts()
@@ -215,9 +216,9 @@ def test_no_rule_is_broken_and_all_work_is_done(
     [variant] = combinations([order], [backfill], ["on" if preempt else "off"])
     for record in outcome(_random_scenario(seed), variant).records:
         assert record.end is not None
-        least = sum(role.least for role in record.job.unit.roles)
-        most = sum(role.most for role in record.job.unit.roles)
-        # Work that was lost had to be done again; more members than the least do it faster.
+        least = sum(role.min_count for role in record.job.workload.roles)
+        most = sum(role.max_count for role in record.job.workload.roles)
+        # Work that was lost had to be done again; more pods than the least do it faster.
         assert record.ran * most / least >= record.job.duration + record.lost - 1e-6
         assert record.waited >= 0
 
@@ -255,7 +256,7 @@ def _random_scenario(seed: int) -> Scenario:
 
 
 def test_small_jobs_do_not_wait_behind_the_surplus_of_an_elastic_one() -> None:
-    """Issue 17 row 10: they waited 9.8 h; now for the grace of the members that go."""
+    """Issue 17 row 10: they waited 9.8 h; now for the grace of the pods that go."""
     small = [job(f"s{i}", 600, 3600, gpus=1) for i in range(4)]
     wide = job("wide", 0, 40 * 3600, gpus=1, members=1, most=8)
     found = play(scenario(wide, *small))
@@ -271,7 +272,7 @@ def test_a_stream_of_short_jobs_shrinks_an_elastic_one_only_once_in_a_pause() ->
     found = play(scenario(wide, *short))
     hours = 48 * 300 / 3600
     assert 1 <= found["wide"].shrunk <= hours * 3600 / Policy().growth_pause
-    assert max(found[each.unit.key].waited for each in short) <= COSTS.grace
+    assert max(found[each.workload.key].waited for each in short) <= COSTS.grace
 
 
 def test_a_movable_job_is_moved_so_that_a_waiting_one_starts() -> None:
@@ -284,8 +285,11 @@ def test_a_movable_job_is_moved_so_that_a_waiting_one_starts() -> None:
         job("blocker", 0, 500, gpus=4),
     ]
     large = job("large", 700, 600, gpus=8)
-    fixed = [dataclasses.replace(each.unit, movable=False) for each in jobs]
-    still = [dataclasses.replace(each, unit=unit) for each, unit in zip(jobs, fixed, strict=True)]
+    fixed = [dataclasses.replace(each.workload, movable=False) for each in jobs]
+    still = [
+        dataclasses.replace(each, workload=workload)
+        for each, workload in zip(jobs, fixed, strict=True)
+    ]
     moved, kept = (play(scenario(*listed, large, nodes=3)) for listed in (jobs, still))
     assert kept["large"].waited > 1000
     assert moved["large"].waited == COSTS.grace

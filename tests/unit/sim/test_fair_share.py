@@ -1,4 +1,4 @@
-"""What weights promise over time: sentences S5, S6, R3 and T5 of docs/sharing.md."""
+"""What weights promise over time: sentences S5, S6, R3 and T5 of docs/reference/sharing.md."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from windlass.core.facts import Device, DeviceRequest, Facts, Node, Queue, Role, Unit
+from windlass.core.model.types import (
+    ClusterFacts,
+    Device,
+    DeviceRequest,
+    Node,
+    Queue,
+    Role,
+    Workload,
+)
 from windlass.sim import engine
+from windlass.sim.policy_grid import Variant
 from windlass.sim.scenario import Job, Scenario
-from windlass.sim.variants import Variant
 
 HOUR = 3600.0
 
@@ -26,7 +34,7 @@ def jobs(
     for number in range(count):
         seconds = hours * HOUR + number % 7 * 60
         key = f"{queue}-{number:04}"
-        yield Job(Unit(key, queue, (role,), at * HOUR, expected=seconds), seconds)
+        yield Job(Workload(key, queue, (role,), at * HOUR, expected=seconds), seconds)
 
 
 class Played:
@@ -35,7 +43,7 @@ class Played:
     def __init__(
         self, queues: list[Queue], work: list[Job], hours: float, since: float = 0.0, size: int = 8
     ) -> None:
-        facts = Facts(nodes=nodes(size), queues=tuple(queues))
+        facts = ClusterFacts(nodes=nodes(size), queues=tuple(queues))
         self.simulation = engine.Simulation(Scenario("shares", facts, tuple(work)), Variant())
         self._seconds = dict.fromkeys((queue.name for queue in queues), 0.0)
         before, moving = 0.0, True
@@ -86,6 +94,23 @@ def test_small_workloads_do_not_keep_nodes_in_pieces_for_ever() -> None:
     work = [*jobs("tiny", 150, 2, gpus=2), *jobs("whole", 200, 1)]
     found = Played(queues, work, 48, size=4)
     assert found.share("tiny") == pytest.approx(0.25, abs=0.03)
+
+
+def test_gangs_far_above_the_share_of_their_queue_get_no_more_than_its_weight_says() -> None:
+    """Each takes three of five nodes for four hours; its queue is entitled to one node."""
+    queues = [Queue("gangs", weight=1), Queue("small", weight=4)]
+    work = [*jobs("gangs", 30, 4, pods=3), *jobs("small", 1300, 1, gpus=4)]
+    found = Played(queues, work, 144, size=5)
+    assert found.share("gangs") == pytest.approx(0.2, rel=0.06)
+
+
+def test_small_workloads_below_a_branch_leave_its_gangs_their_share() -> None:
+    """The branch is ahead and behind in turns; the queues below it are compared at all times."""
+    queues = [Queue("p"), Queue("s"), Queue("few", parent="p", weight=3)]
+    queues += [Queue("whole", parent="p", weight=5)]
+    work = [*jobs("few", 80, 16, gpus=4), *jobs("whole", 160, 4), *jobs("s", 120, 8)]
+    found = Played(queues, work, 600, size=2)
+    assert found.share("whole") == pytest.approx(5 / 16, rel=0.05)
 
 
 def test_a_late_team_preempts_where_its_queue_says_so() -> None:

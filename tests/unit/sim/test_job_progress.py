@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.sim.building import job
-from windlass.core.facts import Running
-from windlass.sim.live import Live, Record
+from windlass.core.model.types import Running
+from windlass.sim.job_progress import Live, Record
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,6 @@ def test_the_next_checkpoint_comes_after_now_and_the_last_one_does_not(
 ) -> None:
     """One that is due again as soon as it was taken would hold the simulation there for ever."""
     what = job("j")
-    live = Live(Record(what), Running(what.unit, (), started), started, 0.0)
+    live = Live(Record(what), Running(what.workload, (), started), started, 0.0)
     assert live.checkpoint(now, 200.0) == last
     assert live.checkpoint(now, 200.0) <= now < live.next_checkpoint(now, 200.0)

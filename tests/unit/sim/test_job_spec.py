@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.sim.building import outcome, play
-from windlass.core import facts
-from windlass.core.facts import Constraint, DeviceRequest, Queue, Toleration, Topology
-from windlass.sim import queuespec, sources
+from windlass.core.model import types
+from windlass.core.model.types import Constraint, DeviceRequest, Queue, Toleration, Topology
+from windlass.sim.inputs import loader, queue_spec
 from windlass.sim.scenario import FOREVER, BadInput, Scenario
 
 NODES = """
@@ -26,7 +26,7 @@ nodes:
 def read(folder: Path, text: str, name: str = "described.yaml") -> Scenario:
     path = folder / name
     path.write_text(text)
-    return sources.open_source(str(path))
+    return loader.open_source(str(path))
 
 
 def test_roles_devices_and_placement_are_the_words_of_a_run(tmp_path: Path) -> None:
@@ -55,11 +55,11 @@ jobs:
 """
     )
     [job] = read(tmp_path, text).jobs
-    unit = job.unit
-    driver, worker = unit.roles
-    assert (driver.name, driver.least, driver.most, driver.devices) == ("driver", 1, 1, ())
+    workload = job.workload
+    driver, worker = workload.roles
+    assert (driver.name, driver.min_count, driver.max_count, driver.devices) == ("driver", 1, 1, ())
     assert driver.needs == {"cpu": 2000, "memory": 4 << 30}
-    assert (worker.least, worker.most) == (2, 4)
+    assert (worker.min_count, worker.max_count) == (2, 4)
     assert worker.devices == (
         DeviceRequest("gpu", compute=300, memory=8192, models=("h100", "a100"), isolation="soft"),
     )
@@ -67,9 +67,9 @@ jobs:
         (("pool", "train"),), tolerations=(Toleration("dedicated", "Exists"),),
         capabilities=frozenset(("nvme",)),
     )  # fmt: skip
-    assert [liked.points for liked in worker.prefers] == [3]
-    assert (unit.pack, unit.topology) == ("spread", Topology("rack", required=False))
-    assert (job.duration, unit.expected, job.longest) == (7200, 10800, 14400)
+    assert [liked.weight for liked in worker.prefers] == [3]
+    assert (workload.pack, workload.topology) == ("spread", Topology("rack", required=False))
+    assert (job.duration, workload.expected, job.longest) == (7200, 10800, 14400)
 
 
 def test_a_job_goes_to_the_first_of_its_models_that_is_free_and_where_it_tolerates_taints(
@@ -117,7 +117,7 @@ def test_what_a_job_says_about_its_duration_is_apart_from_the_truth(
 ) -> None:
     text = f"name: x\nnodes: [{{count: 1}}]\njobs: [{{name: j, {said} duration: 60s}}]\n"
     [job] = read(tmp_path, text).jobs
-    assert (job.duration, job.unit.expected, job.longest) == (60, expected, FOREVER)
+    assert (job.duration, job.workload.expected, job.longest) == (60, expected, FOREVER)
 
 
 def test_jobs_submitted_before_the_start_wait_there_with_their_age(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_jobs_submitted_before_the_start_wait_there_with_their_age(tmp_path: Pat
         "- {name: old, at: -2h, duration: 60s}\n- {name: new, at: 0, duration: 60s}\n"
     )
     found = read(tmp_path, text)
-    assert (found.start, [unit.key for unit in found.facts.waiting]) == (0.0, ["old"])
+    assert (found.start, [workload.key for workload in found.facts.waiting]) == (0.0, ["old"])
     records = play(found)
     assert (records["old"].first_start, records["old"].waited) == (0.0, 7200.0)
     assert records["new"].first_start == 60.0
@@ -144,16 +144,21 @@ def test_a_job_list_says_the_same_in_columns(tmp_path: Path) -> None:
         "d;3;60;4;;;;;;;\n"
     )
     a, b, c, d = read(tmp_path, text, "jobs.csv").jobs
-    [role] = a.unit.roles
-    assert (role.least, role.most, role.devices) == (
+    [role] = a.workload.roles
+    assert (role.min_count, role.max_count, role.devices) == (
         1, 3, (DeviceRequest("gpu", 2, models=("h100", "a100")),),
     )  # fmt: skip
-    assert (role.constraint.selector, a.unit.expected, a.longest) == (
+    assert (role.constraint.selector, a.workload.expected, a.longest) == (
         (("pool", "train"),), None, 7200,
     )  # fmt: skip
-    assert b.unit.roles[0].devices == (DeviceRequest("gpu", ratio=4),)
-    assert (c.unit.roles[0].least, c.unit.roles[0].devices[0].count) == (2, 8), "as without models"
-    assert (d.unit.roles[0].least, d.unit.roles[0].devices) == (1, (DeviceRequest("gpu", 4),))
+    assert b.workload.roles[0].devices == (DeviceRequest("gpu", ratio=4),)
+    assert (c.workload.roles[0].min_count, c.workload.roles[0].devices[0].count) == (2, 8), (
+        "as without models"
+    )
+    assert (d.workload.roles[0].min_count, d.workload.roles[0].devices) == (
+        1,
+        (DeviceRequest("gpu", 4),),
+    )
 
 
 BASE = "name: x\nnodes: [{count: 2}]\n"
@@ -252,7 +257,7 @@ jobs:
 def test_every_field_of_a_queue_can_be_described(tmp_path: Path) -> None:
     """A field that is added to the dataclass needs a type that `queuespec` reads, or it must be
     named there as one that no scenario has."""
-    hints = typing.get_type_hints(Queue, vars(facts))
-    known = {field.name for field in queuespec.by_word().values()}
-    assert known == {each.name for each in dataclasses.fields(Queue)} - queuespec.NOT_DESCRIBED
+    hints = typing.get_type_hints(Queue, vars(types))
+    known = {field.name for field in queue_spec.by_word().values()}
+    assert known == {each.name for each in dataclasses.fields(Queue)} - queue_spec.NOT_DESCRIBED
     assert {"weight", "limit", "order", "user_fair"} <= known <= hints.keys()

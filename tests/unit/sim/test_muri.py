@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.core import predict
-from windlass.sim import muri, muri_policies
-from windlass.sim.muri import Job, Trace
+from bench.muri import policies, replay
+from bench.muri.replay import Job, Trace
+from windlass.core.prediction import predictor
 from windlass.sim.scenario import BadInput
 
 POLICIES = {
-    "SRTF": lambda trace: muri_policies.Shortest(trace, by_gpu_time=False),
-    "SRSF": lambda trace: muri_policies.Shortest(trace, by_gpu_time=True),
-    "Tiresias": lambda trace: muri_policies.Tiresias(),
-    "attained": lambda trace: muri_policies.Attained(),
-    "attained-light": lambda trace: muri_policies.Attained(predict.LIGHT),
-    "shortest-nonpreemptive": muri_policies.ShortestNonpreemptive,
+    "SRTF": lambda trace: policies.Shortest(trace, by_gpu_time=False),
+    "SRSF": lambda trace: policies.Shortest(trace, by_gpu_time=True),
+    "Tiresias": lambda trace: policies.Tiresias(),
+    "attained": lambda trace: policies.Attained(),
+    "attained-light": lambda trace: policies.Attained(predictor.LIGHT),
+    "shortest-nonpreemptive": policies.ShortestNonpreemptive,
 }
 MIGRATION_FREE = ("attained", "attained-light", "shortest-nonpreemptive")
 HEADER = "job_id,num_gpu,submit_time,iterations,model_name,iteration_time"
@@ -29,20 +29,20 @@ def job(gpus=1, submitted=0.0, seconds=1000.0, overhead=0.0) -> Job:
     return Job(gpus, submitted, seconds, overhead)
 
 
-def run(policy: str, *jobs: Job) -> muri.Result:
+def run(policy: str, *jobs: Job) -> replay.Result:
     trace = Trace("made", jobs)
-    return muri.replay(trace, POLICIES[policy](trace))
+    return replay.replay(trace, POLICIES[policy](trace))
 
 
 @pytest.fixture(scope="module")
 def trace3() -> Trace:
-    path = muri.root() / "trace3.csv.gz"
+    path = replay.root() / "trace3.csv.gz"
     if not path.exists() and os.environ.get("CI") != "true":
         pytest.skip(
             f"{path} is not there: it is simulator/trace-data/trace3.csv of "
             "github.com/Rivendile/Muri; point WINDLASS_DATA at the folder above traces/"
         )
-    return muri.read(path)
+    return replay.read(path)
 
 
 # --- the published protocol ---------------------------------------------------------------------
@@ -50,14 +50,14 @@ def trace3() -> Trace:
 
 @pytest.mark.parametrize("policy", ["SRTF", "SRSF", "Tiresias"])
 def test_the_replay_gives_the_published_figures(trace3, policy):
-    published = muri.read_published(muri.root() / muri.PUBLISHED)["trace3", policy]
-    found = muri.replay(trace3, POLICIES[policy](trace3))
+    published = replay.read_published(replay.root() / replay.PUBLISHED)["trace3", policy]
+    found = replay.replay(trace3, POLICIES[policy](trace3))
     assert found.mean == pytest.approx(published.mean, abs=0.001)
     assert found.makespan == pytest.approx(published.makespan, abs=0.001)
     assert found.p99 == pytest.approx(published.p99, abs=0.001)
 
 
-def test_an_event_costs_every_running_job_its_overhead_but_not_who_ends():
+def test_an_event_costs_every_running_job_its_overhead_but_not_jobs_that_end():
     jobs = [job(seconds=100, overhead=7), job(seconds=300, overhead=7), job(submitted=50)]
     ends = run("SRSF", *jobs).ends
     assert ends[0] == 100 + 7  # the arrival at 50
@@ -77,7 +77,7 @@ def test_an_event_costs_every_running_job_its_overhead_but_not_who_ends():
     ],
 )
 def test_placement_takes_the_first_node_with_room_and_never_splits_small_jobs(gpus, free, places):
-    assert muri.first_fit(gpus, free) == places
+    assert replay.first_fit(gpus, free) == places
 
 
 def test_what_was_published_fits_what_is_read(trace3):
@@ -89,18 +89,18 @@ def test_what_was_published_fits_what_is_read(trace3):
 
 
 def test_without_durations_the_average_stays_near_srsf(trace3):
-    published = muri.read_published(muri.root() / muri.PUBLISHED)
+    published = replay.read_published(replay.root() / replay.PUBLISHED)
     for policy in ("attained", "attained-light"):
-        found = muri.replay(trace3, POLICIES[policy](trace3))
+        found = replay.replay(trace3, POLICIES[policy](trace3))
         assert found.mean < 1.60 * published["trace3", "SRSF"].mean
         assert found.mean < published["trace3", "Themis"].mean
         assert found.migrations == 0
         assert found.preemptions < 2 * len(trace3.jobs)
 
 
-def test_with_durations_and_without_stopping_anybody_it_is_nearer(trace3):
-    published = muri.read_published(muri.root() / muri.PUBLISHED)["trace3", "SRSF"]
-    found = muri.replay(trace3, POLICIES["shortest-nonpreemptive"](trace3))
+def test_with_durations_and_without_preemption_it_is_nearer(trace3):
+    published = replay.read_published(replay.root() / replay.PUBLISHED)["trace3", "SRSF"]
+    found = replay.replay(trace3, POLICIES["shortest-nonpreemptive"](trace3))
     assert found.mean < 1.35 * published.mean
     assert found.preemptions == found.migrations == 0
 
@@ -125,7 +125,7 @@ def made_trace(seed: int, count: int = 120) -> Trace:
     return Trace("made", tuple(jobs))
 
 
-def another_future(trace: Trace, result: muri.Result, turn: float, seed: int) -> Trace:
+def another_future(trace: Trace, result: replay.Result, turn: float, seed: int) -> Trace:
     """The same until `turn`: who has not ended by then runs on for another time, and others come
     later."""
     chance = random.Random(seed)
@@ -141,30 +141,30 @@ def another_future(trace: Trace, result: muri.Result, turn: float, seed: int) ->
     return Trace("another", tuple(jobs))
 
 
-def until(result: muri.Result, turn: float) -> list[object]:
+def until(result: replay.Result, turn: float) -> list[object]:
     return [entry for entry in result.story if entry[0] <= turn]
 
 
 @pytest.mark.parametrize("policy", ["attained", "attained-light", "Tiresias"])
 @pytest.mark.parametrize("seed", range(4))
-def test_who_knows_nothing_decides_the_same_whatever_the_future_brings(policy, seed):
+def test_a_policy_without_knowledge_decides_the_same_whatever_the_future_brings(policy, seed):
     trace = made_trace(seed)
-    result = muri.replay(trace, POLICIES[policy](trace))
+    result = replay.replay(trace, POLICIES[policy](trace))
     for part in (0.3, 0.6, 0.9):
         turn = trace.jobs[int(part * len(trace.jobs))].submitted
         other = another_future(trace, result, turn, seed)
-        again = muri.replay(other, POLICIES[policy](other))
+        again = replay.replay(other, POLICIES[policy](other))
         assert again.ends != result.ends
         assert until(again, turn) == until(result, turn)
         assert len(until(again, turn)) > 20
 
 
-def test_who_knows_durations_does_not():
+def test_a_policy_that_knows_durations_does_not():
     trace = made_trace(1)
-    result = muri.replay(trace, POLICIES["SRSF"](trace))
+    result = replay.replay(trace, POLICIES["SRSF"](trace))
     turn = trace.jobs[80].submitted
     other = another_future(trace, result, turn, 1)
-    assert until(muri.replay(other, POLICIES["SRSF"](other)), turn) != until(result, turn)
+    assert until(replay.replay(other, POLICIES["SRSF"](other)), turn) != until(result, turn)
 
 
 # --- always -------------------------------------------------------------------------------------
@@ -184,17 +184,17 @@ JOBS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(JOBS, st.sampled_from(sorted(POLICIES)))
-def test_everybody_ends_and_no_node_holds_more_than_it_has(jobs, policy):
+def test_every_job_ends_and_no_node_holds_more_than_it_has(jobs, policy):
     result = run(policy, *jobs)
     for each, end in zip(jobs, result.ends, strict=True):
         assert end >= (each.submitted + each.seconds) * (1 - 1e-9)
     for _, running in result.story:
-        held = [0] * muri.NODES
+        held = [0] * replay.NODES
         for number, places in running:
             assert policy == "Tiresias" or sum(n for _, n in places) == jobs[number].gpus
-            muri.take(held, places, -1)
-        assert max(held) <= muri.GPUS
-        assert sum(jobs[number].gpus for number, _ in running) <= muri.NODES * muri.GPUS
+            replay.take(held, places, -1)
+        assert max(held) <= replay.GPUS
+        assert sum(jobs[number].gpus for number, _ in running) <= replay.NODES * replay.GPUS
     if policy in MIGRATION_FREE:
         assert result.migrations == 0
 
@@ -214,7 +214,7 @@ def test_a_job_that_yields_is_finished_later():
 def test_job_lists_are_read_plain_and_packed(tmp_path, pack):
     path = tmp_path / "mine.csv"
     path.write_bytes(pack(f"{HEADER}\n0,4,2000,1000,shufflenet_v2_x1_0,500\n".encode()))
-    trace = muri.read(path)
+    trace = replay.read(path)
     assert trace == Trace("mine", (Job(4, 2.0, pytest.approx(507.5), 5.0),))
 
 
@@ -236,4 +236,4 @@ def test_bad_job_lists_are_refused_with_the_line(tmp_path, lines, says):
     path = tmp_path / "bad.csv"
     path.write_text(lines)
     with pytest.raises(BadInput, match=says):
-        muri.read(path)
+        replay.read(path)

@@ -13,9 +13,9 @@ import pytest
 
 from bench import packing as bench_packing
 from bench import packing_fgd, report
-from windlass.core import packing, packing_tables
-from windlass.core.packing_tables import Shape
-from windlass.sim import openb
+from windlass.core.packing import fragmentation_packer, potential
+from windlass.core.packing.potential import DemandShape
+from windlass.sim.inputs import openb
 
 NODES = """sn,cpu_milli,memory_mib,gpu,model
 node-b,32000,1024,2,T4
@@ -59,9 +59,9 @@ def test_lists_are_sorted_by_name(files: Path) -> None:
     nodes, pods, (arrival,) = read(files)
     assert nodes.names == ("node-a", "node-b", "node-c")
     assert pods.shapes == (
-        Shape(cpu=1000, memory=32),
-        Shape(cpu=8000, memory=128, count=2, milli=1000),
-        Shape(cpu=4000, memory=64, count=1, milli=250, models=("G2", "T4")),
+        DemandShape(cpu=1000, memory=32),
+        DemandShape(cpu=8000, memory=128, count=2, milli=1000),
+        DemandShape(cpu=4000, memory=64, count=1, milli=250, models=("G2", "T4")),
     )
     assert arrival.seed == 7
 
@@ -89,8 +89,8 @@ def test_fleet_is_in_the_order_of_ties(files: Path) -> None:
 def test_replay_counts_what_arrived_and_what_found_room(files: Path) -> None:
     nodes, pods, (arrival,) = read(files)
     fleet = nodes.fleet(arrival.rank)
-    tables = packing_tables.build(packing_tables.Demand(pods.counts()), fleet)
-    curve = openb.replay(pods, arrival, fleet, packing.Packer(fleet, tables))
+    tables = potential.build(potential.Demand(pods.counts()), fleet)
+    curve = openb.replay(pods, arrival, fleet, fragmentation_packer.Packer(fleet, tables))
     # 6 devices: 2, then 2.25, 2.25, 4.25, 6.25 of them arrive; the last two find no pair free.
     assert curve.placed == 4
     assert curve.allocated == {33: 33.33, 38: 37.5, 71: 70.83, 104: 70.83}

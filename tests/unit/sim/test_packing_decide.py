@@ -8,8 +8,8 @@ import random
 import pytest
 
 from bench import packing
-from windlass.core.packing_tables import Fleet, Shape
-from windlass.sim import openb
+from windlass.core.packing.potential import DemandShape, Fleet
+from windlass.sim.inputs import openb
 
 NODES = (
     (32_000, 131_072, 2, "T4"),
@@ -28,22 +28,22 @@ class Recording:
         self._chooser = chooser
         self.nodes: list[int | None] = []
 
-    def choose(self, shape: Shape) -> tuple[int, list[int]] | None:
+    def choose(self, shape: DemandShape) -> tuple[int, list[int]] | None:
         choice = self._chooser.choose(shape)
         self.nodes.append(None if choice is None else choice[0])
         return choice
 
-    def place(self, shape: Shape, node: int, devices: list[int]) -> None:
+    def place(self, shape: DemandShape, node: int, devices: list[int]) -> None:
         self._chooser.place(shape, node, devices)
 
 
-def shapes(throw: random.Random) -> list[Shape]:
+def shapes(throw: random.Random) -> list[DemandShape]:
     """Without devices, shares, one device, several; some of one are bound to a model."""
     found = []
     for count in 12 * [0] + 16 * [1] + 10 * [1] + [2, 4, 8]:
         shared = count == 1 and len(found) < 28
         found.append(
-            Shape(
+            DemandShape(
                 cpu=1000 * max(1, count) * throw.choice((2, 4, 6, 8, 12)),
                 memory=1024 * max(1, count) * throw.choice((4, 8, 16, 32)),
                 count=count,
@@ -57,7 +57,7 @@ def shapes(throw: random.Random) -> list[Shape]:
 def arrivals(throw: random.Random, fleet: Fleet) -> openb.Pods:
     """Pods until 140 % of the devices were asked for. The first asks for a device: before that the
     core does not know of which kinds it should keep any."""
-    kinds, pods, most = shapes(throw), [Shape(4000, 8192, 1, 1000)], 1.4 * fleet.devices.sum()
+    kinds, pods, most = shapes(throw), [DemandShape(4000, 8192, 1, 1000)], 1.4 * fleet.devices.sum()
     while sum(pod.total for pod in pods) < most:
         pods.append(throw.choice(kinds))
     return openb.Pods(tuple(f"p{i:04}" for i in range(len(pods))), tuple(pods))

@@ -10,11 +10,14 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.unit.sim.building import job, outcome, scenario
-from windlass.core.facts import Queue
-from windlass.sim import charts, compare, measures, report
-from windlass.sim.live import Attempt, Record
+from windlass.core.model.types import Queue
+from windlass.reporting import svg
+from windlass.sim import compare
+from windlass.sim.job_progress import Attempt, Record
+from windlass.sim.metrics import metrics
+from windlass.sim.policy_grid import Variant, combinations
+from windlass.sim.report import report_page
 from windlass.sim.scenario import FOREVER, Outage
-from windlass.sim.variants import Variant, combinations
 
 TWO = scenario(
     job("a", 0, 100, queue="red"),
@@ -25,7 +28,7 @@ TWO = scenario(
 
 
 def test_figures_of_a_scenario_that_can_be_worked_out_by_hand() -> None:
-    found = measures.summary(outcome(scenario(job("a", 0, 100), job("b", 0, 100, gpus=4))))
+    found = metrics.summary(outcome(scenario(job("a", 0, 100), job("b", 0, 100, gpus=4))))
     assert found["wait_s"] == {"mean": 50, "p50": 100, "p95": 100, "p99": 100, "max": 100}
     assert found["completion_s"]["mean"] == 150
     assert (found["makespan_s"], found["finished"], found["decisions"]) == (200, 2, 3)
@@ -34,14 +37,14 @@ def test_figures_of_a_scenario_that_can_be_worked_out_by_hand() -> None:
 
 
 def test_fragments_are_idle_devices_where_usual_members_do_not_fit() -> None:
-    # 2 idle GPUs beside a member of 6: half of all members want 6, half want 2.
-    found = measures.summary(outcome(scenario(job("a", 0, 100, gpus=6), job("b", 100, 1, gpus=2))))
+    # 2 idle GPUs beside a pod of 6: half of all pods want 6, half want 2.
+    found = metrics.summary(outcome(scenario(job("a", 0, 100, gpus=6), job("b", 100, 1, gpus=2))))
     line = outcome(scenario(job("a", 0, 100, gpus=6), job("b", 100, 1, gpus=2))).timeline
     assert (line.idle[0], line.fragments[0]) == (2000, 1000)
     assert found["fragmentation"] == pytest.approx(0.5, abs=0.05)
 
 
-def test_promises_are_counted_from_the_first_one() -> None:
+def test_reservations_are_counted_from_the_first_one() -> None:
     records = [
         Record(job("a"), attempts=[Attempt(0, 10, reserved=10)]),
         Record(job("b"), attempts=[Attempt(0, 25, reserved=10), Attempt(40, 50, reserved=60)]),
@@ -51,14 +54,14 @@ def test_promises_are_counted_from_the_first_one() -> None:
         ),
         Record(job("e"), attempts=[Attempt(0, reserved=10, withdrawn=9, withdrawn_because="x")]),
     ]
-    assert measures.promises(records) == {
+    assert metrics.reservation_counts(records) == {
         "made": 5, "kept": 2, "withdrawn": 2, "withdrawn_because": {"x": 2}, "worst_delay_s": 15,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(("part", "value"), [(0.0, 1), (0.5, 3), (0.99, 4), (1.0, 4)])
 def test_points_of_a_distribution(part: float, value: float) -> None:
-    assert measures.at([1, 2, 3, 4], part) == value
+    assert metrics.at([1, 2, 3, 4], part) == value
 
 
 def test_samples_over_time_keep_the_integral() -> None:
@@ -94,7 +97,7 @@ class _Page(HTMLParser):
 def test_the_report_is_whole_by_itself_and_the_same_every_time() -> None:
     played = scenario(*TWO.jobs, queues=(Queue("red"), Queue("<blue>"), Queue("blue")))
     pages = {
-        report.page(compare.compare(played, combinations(["fifo"], ["none", "reserving"])))
+        report_page.page(compare.compare(played, combinations(["fifo"], ["none", "reserving"])))
         for _ in range(2)
     }
     [text] = pages
@@ -118,13 +121,13 @@ def test_the_best_of_a_column_is_marked_only_where_it_differs() -> None:
     queue = scenario(job("a", 0, 100), job("long", 1, 1000), job("short", 2, 10))
     differs = compare.compare(queue, combinations(["fifo", "lifo"], ["none"]))
     same = compare.compare(queue, [Variant(), Variant(preempt=False)])
-    assert "<td class=best" in report.page(differs)
-    assert "<td class=best" not in report.page(same)
+    assert "<td class=best" in report_page.page(differs)
+    assert "<td class=best" not in report_page.page(same)
 
 
 @pytest.mark.parametrize("high", [0.0, 0.3, 1.0, 7.0, 12.0, 4321.0])
 def test_marks_of_an_axis_cover_it_and_are_few(high: float) -> None:
-    axis = charts.plain_axis(high, "")
+    axis = svg.plain_axis(high, "")
     assert axis.high >= high
     assert axis.marks[-1][0] == pytest.approx(axis.high)
     assert 2 <= len(axis.marks) <= 6
@@ -132,7 +135,7 @@ def test_marks_of_an_axis_cover_it_and_are_few(high: float) -> None:
 
 @pytest.mark.parametrize("seconds", [0.5, 30.0, 5000.0, 86400.0 * 3, 86400.0 * 900])
 def test_marks_of_time_are_round_and_few(seconds: float) -> None:
-    axis = charts.time_axis(seconds)
+    axis = svg.time_axis(seconds)
     assert 1 <= len(axis.marks) <= 8
     assert all(value <= seconds for value, _ in axis.marks)
 
@@ -152,7 +155,7 @@ def test_jobs_that_start_and_never_end_are_counted_and_said_with_the_reason() ->
     never, ends = compare.remarks(played)
     assert never.startswith("non-reserving backfill: 1 job never starts: needs 9")
     assert ends.startswith("non-reserving backfill: 1 job started and never ends: needs 2")
-    assert ends in html.unescape(report.page(played))
+    assert ends in html.unescape(report_page.page(played))
 
 
 def test_an_interrupted_comparison_keeps_what_is_finished() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.sim.building import job, outcome, scenario
-from windlass.core.facts import Queue
-from windlass.sim import records
-from windlass.sim.measures import Outcome
+from windlass.core.model.types import Queue
+from windlass.sim.metrics.metrics import Outcome
+from windlass.sim.report import records
 from windlass.sim.scenario import Outage
 
 

@@ -9,10 +9,10 @@ import statistics
 import pytest
 
 from tests.unit.sim.building import COSTS, job, play, scenario
-from windlass.core.facts import Queue
-from windlass.sim.live import Record
+from windlass.core.model.types import Queue
+from windlass.sim.job_progress import Record
+from windlass.sim.policy_grid import Variant
 from windlass.sim.scenario import Job
-from windlass.sim.variants import Variant
 
 HOUR = 3600.0
 NO_PREEMPTION = Variant(preempt=False)
@@ -20,10 +20,10 @@ NO_PREEMPTION = Variant(preempt=False)
 
 def waited(record: Record) -> float:
     assert record.first_start is not None
-    return record.first_start - record.job.unit.submitted
+    return record.first_start - record.job.workload.submitted
 
 
-def small_runs(count: int, every: float, lasts: float, **more) -> list[Job]:  # type: ignore[no-untyped-def]
+def small_runs(count: int, every: float, lasts: float, **more) -> list[Job]:
     return [job(f"s{number:03}", number * every, lasts, gpus=1, **more) for number in range(count)]
 
 
@@ -42,7 +42,7 @@ def test_a_head_that_only_a_limit_keeps_waiting_starts_as_soon_as_in_a_strict_qu
     strict = tuple(dataclasses.replace(queue, strict=queue.name == "team") for queue in queues)
     bound = play(scenario(*jobs, gang, nodes=2, queues=strict))["gang"]
     assert waited(head) <= 1.2 * waited(bound)
-    assert head.promised == head.first_start
+    assert head.reserved_start == head.first_start
 
 
 def test_others_of_the_queue_pass_a_head_that_waits_for_quota_if_they_end_before():
@@ -132,14 +132,17 @@ def seven_users(part: float) -> dict[str, list[Record]]:
             job(
                 f"j{number:03}", number * 0.13 * HOUR, lasts,
                 gpus=8 if gang else chance.choice((1, 2, 4)), members=2 if gang else 1,
-                user=user, kin=user, expected=lasts * (part if user == "u0" and not gang else 1.0),
+                user=user, history_key=user,
+                expected=lasts * (part if user == "u0" and not gang else 1.0),
             )
         )  # fmt: skip
     played = scenario(*jobs, nodes=4, costs=dataclasses.replace(COSTS, grace=0))
     found: dict[str, list[Record]] = {}
     for record in play(played).values():
-        unit = record.job.unit
-        found.setdefault("gangs" if unit.roles[0].least > 1 else unit.user, []).append(record)
+        workload = record.job.workload
+        found.setdefault("gangs" if workload.roles[0].min_count > 1 else workload.user, []).append(
+            record
+        )
     return found
 
 
@@ -147,7 +150,7 @@ def mean_wait(records: list[Record]) -> float:
     return statistics.fmean(record.waited for record in records)
 
 
-def test_who_says_a_tenth_gains_nothing_worth_mentioning():
+def test_a_user_who_claims_a_tenth_gains_nothing_worth_mentioning():
     honest, gaming = seven_users(1.0), seven_users(0.1)
     assert mean_wait(gaming["u0"]) >= 0.9 * mean_wait(honest["u0"])
     assert mean_wait(gaming["gangs"]) <= 1.1 * mean_wait(honest["gangs"])

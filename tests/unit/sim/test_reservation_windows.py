@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.sim import building
-from windlass.sim import sources
-from windlass.sim.measures import Outcome
+from windlass.sim.inputs import loader
+from windlass.sim.metrics.metrics import Outcome
 from windlass.sim.scenario import BadInput, Scenario, with_runtimes
 
 CLUSTER = """
@@ -22,7 +22,7 @@ costs: {grace: 1m, checkpoint: 0s, restart: 0s}
 def read(folder: Path, text: str) -> Scenario:
     path = folder / "described.yaml"
     path.write_text(CLUSTER + text)
-    return sources.open_source(str(path))
+    return loader.open_source(str(path))
 
 
 def play(scenario: Scenario, runtimes: str = "as-given") -> Outcome:
@@ -31,7 +31,7 @@ def play(scenario: Scenario, runtimes: str = "as-given") -> Outcome:
 
 
 def times(outcome: Outcome) -> dict[str, tuple[float | None, float | None]]:
-    return {each.job.unit.key: (each.first_start, each.end) for each in outcome.records}
+    return {each.job.workload.key: (each.first_start, each.end) for each in outcome.records}
 
 
 MAINTENANCE = """
@@ -52,7 +52,7 @@ def test_of_unknown_length_it_runs_before_is_stopped_in_time_and_goes_on_after(
     tmp_path: Path,
 ) -> None:
     outcome = play(read(tmp_path, MAINTENANCE), "unknown")
-    [long] = [each for each in outcome.records if each.job.unit.key == "long"]
+    [long] = [each for each in outcome.records if each.job.workload.key == "long"]
     assert (long.first_start, long.preempted) == (0.0, 1)
     assert long.saved == 2 * 3600, "it worked until its grace was over, at the minute"
     assert long.end is not None

@@ -11,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.sim.building import job, outcome, scenario
-from windlass.core import state
-from windlass.core.facts import Facts, Queue
-from windlass.sim import measures, shaping, shares
+from windlass.core.model.types import ClusterFacts, Queue
+from windlass.core.snapshot import snapshot
+from windlass.sim.inputs import builders
+from windlass.sim.metrics import metrics, shares
+from windlass.sim.metrics.usage import Usage
 from windlass.sim.scenario import Job
-from windlass.sim.usage import Usage
 
 HOUR = 3600.0
 
 
 def summary(*jobs: Job, queues: tuple[Queue, ...], **more: Any) -> dict[str, Any]:
-    return measures.summary(outcome(scenario(*jobs, queues=queues, **more)))
+    return metrics.summary(outcome(scenario(*jobs, queues=queues, **more)))
 
 
 @pytest.mark.parametrize(("weight", "entitled"), [(1, 0.5), (3, 0.75)])
@@ -91,15 +92,15 @@ def test_what_could_not_be_admitted_is_no_backlog() -> None:
 
 def made(*rows: tuple[float, list[int], list[float], list[bool]], end: float) -> shares.Shares:
     """Queues a and b: moment, what each holds in GPUs of 8, is entitled to, and is backlogged."""
-    facts = Facts(shaping.cluster(1, shaping.NodeForm()), (Queue("a"), Queue("b")))
-    usage = Usage(state.build(facts), "gpu")
+    facts = ClusterFacts(builders.cluster(1, builders.NodeForm()), (Queue("a"), Queue("b")))
+    usage = Usage(snapshot.build(facts), "gpu")
     for at, held, entitled, backlogged in rows:
         usage.times.append(at)
-        usage.held.extend([1000 * count for count in held])
+        usage.allocated.extend([1000 * count for count in held])
         usage.shares.extend([count / 8 for count in held])
         usage.entitled.extend(entitled)
         usage.backlogged.extend(backlogged)
-    assert isinstance(usage.held, array.array)
+    assert isinstance(usage.allocated, array.array)
     return shares.Shares(usage, end)
 
 

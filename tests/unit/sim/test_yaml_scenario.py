@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.sim.building import outcome, play
-from windlass.core.facts import Topology
-from windlass.sim import described, sources
+from windlass.core.model.types import Topology
+from windlass.sim.inputs import loader, yaml_scenario
 from windlass.sim.scenario import FOREVER, BadInput, Scenario, devices_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "simulate"
@@ -37,7 +37,7 @@ outages:
 def read(folder: Path, text: str) -> Scenario:
     path = folder / "described.yaml"
     path.write_text(text)
-    return sources.open_source(str(path))
+    return loader.open_source(str(path))
 
 
 def test_every_field_means_something(tmp_path: Path) -> None:
@@ -56,11 +56,15 @@ def test_every_field_means_something(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (team.reserve, team.min_runtime, team.max_priority, team.user_fair) == (2, 600, 60, True)
     [job] = found.jobs
-    unit = job.unit
-    assert (unit.submitted, job.duration, unit.expected) == (3600, 90, 90)
-    assert (unit.user, unit.priority, unit.preemptible) == ("ada", 70, False)
-    assert unit.topology == Topology("rack", required=True)
-    assert (unit.roles[0].least, unit.roles[0].most, devices_of(unit)) == (2, 3, 4)
+    workload = job.workload
+    assert (workload.submitted, job.duration, workload.expected) == (3600, 90, 90)
+    assert (workload.user, workload.priority, workload.preemptible) == ("ada", 70, False)
+    assert workload.topology == Topology("rack", required=True)
+    assert (workload.roles[0].min_count, workload.roles[0].max_count, devices_of(workload)) == (
+        2,
+        3,
+        4,
+    )
     costs = found.costs
     assert (costs.grace, costs.checkpoint, costs.restart) == (5, None, 1)
     assert (costs.backoff, costs.repair) == (2, 3)
@@ -205,14 +209,14 @@ def test_a_key_that_is_given_twice_is_refused_with_both_lines(
 
 def test_what_is_merged_in_may_be_given_again(tmp_path: Path) -> None:
     text = BASE + "jobs:\n- &one {name: a, gpus: 1}\n- {<<: *one, name: b}\n"
-    assert [devices_of(job.unit) for job in read(tmp_path, text).jobs] == [1, 1]
+    assert [devices_of(job.workload) for job in read(tmp_path, text).jobs] == [1, 1]
 
 
 def test_a_file_that_is_no_utf_8_is_refused_with_the_line(tmp_path: Path) -> None:
     path = tmp_path / "latin.yaml"
     path.write_bytes("# plain\nname: café\n".encode("latin-1"))
     with pytest.raises(BadInput, match=r"latin.yaml line 2 is no UTF-8 text \(byte 0xe9\): save"):
-        described.read(path)
+        yaml_scenario.read(path)
 
 
 def test_a_load_comes_from_its_seed_and_fits_the_cluster(tmp_path: Path) -> None:
@@ -221,18 +225,18 @@ def test_a_load_comes_from_its_seed_and_fits_the_cluster(tmp_path: Path) -> None
     assert one == same
     assert one.jobs != other.jobs
     assert len(one.jobs) == 80
-    assert all(0 <= job.unit.submitted <= 86400 for job in one.jobs)
-    assert max(devices_of(job.unit) for job in one.jobs) <= 32
-    near = [j.unit for j in one.jobs if j.unit.topology and j.unit.topology.required]
+    assert all(0 <= job.workload.submitted <= 86400 for job in one.jobs)
+    assert max(devices_of(job.workload) for job in one.jobs) <= 32
+    near = [j.workload for j in one.jobs if j.workload.topology and j.workload.topology.required]
     assert near
-    assert all(devices_of(unit) <= 16 for unit in near)
+    assert all(devices_of(workload) <= 16 for workload in near)
 
 
 @pytest.mark.parametrize("part", [0.0, 0.6, 1.0])
 def test_a_part_that_is_said_holds_and_the_others_make_room(tmp_path: Path, part: float) -> None:
     text = BASE + f"load: {{jobs: 400, over: 1d, mix: {{shares: {part}, several_roles: 0}}}}\n"
     found = read(tmp_path, text).jobs
-    shares = sum(0 < devices_of(job.unit) < 1 for job in found) / len(found)
+    shares = sum(0 < devices_of(job.workload) < 1 for job in found) / len(found)
     assert shares == pytest.approx(part, abs=0.1)
 
 
@@ -250,12 +254,12 @@ def test_trouble_is_drawn_from_its_seed(tmp_path: Path) -> None:
 def test_a_trace_beside_the_description(tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text("submitted,gpus,duration,queue\n5,1,10,a\n6,1,10,b\n")
     text = BASE + "queues: [{name: a}]\ntrace: {file: jobs.csv, queue: a}\n"
-    assert [job.unit.queue for job in read(tmp_path, text).jobs] == ["a"]
+    assert [job.workload.queue for job in read(tmp_path, text).jobs] == ["a"]
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_examples_play_without_breaking_a_rule(path: Path) -> None:
-    from windlass.sim import whatif
+    from windlass.sim import overrides
 
-    played = outcome(whatif.first(described.read(path), 40))
+    played = outcome(overrides.first(yaml_scenario.read(path), 40))
     assert all(record.end is not None for record in played.records)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from windlass.kinds import kubernetes
+from windlass.kinds.types import core
 from windlass.store.embedded.api import Api
-from windlass.store.embedded.requests import WriteOptions
+from windlass.store.embedded.options import WriteOptions
 
-NAMESPACE = kubernetes.Namespace.resource
-CONFIG_MAP = kubernetes.ConfigMap.resource
-POD = kubernetes.Pod.resource
+NAMESPACE = core.Namespace.resource
+CONFIG_MAP = core.ConfigMap.resource
+POD = core.Pod.resource
 
 
 def config_map(name: str, labels: dict[str, str] | None = None, **data: str) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.store.kubernetes import exchange
-from windlass.store.kubernetes.connection import Connection, NotHttpError
+from windlass.store.kubernetes.http import retry
+from windlass.store.kubernetes.http.connection import Connection, NotHttpError
 
 
 class Wire:
@@ -47,9 +47,9 @@ def chunked(parts: list[bytes], trailer: bytes) -> bytes:
 async def ask(pieces: list[bytes], *, closes: bool) -> tuple[Connection, bytes]:
     connection, wire = Connection(None), Wire(pieces, closes=closes)
     wire.connection = connection
-    connection.connection_made(wire)  # type: ignore[arg-type]
-    await connection.ask(b"GET", has_body=True)
-    return connection, await connection.whole()
+    connection.connection_made(wire)
+    await connection.send(b"GET", has_body=True)
+    return connection, await connection.read()
 
 
 PARTS = st.lists(st.binary(max_size=40) | st.sampled_from([b"\r\n", b"0\r\n\r\n"]), max_size=6)
@@ -71,7 +71,7 @@ async def test_a_body_is_whole_wherever_it_is_cut(
     }[frame]
     connection, read = await ask(cut(head + framed, places), closes=frame == "end")
     assert (connection.status, connection.headers["x-a"], read) == (201, "b", body)
-    assert connection.rest() == (frame != "end")
+    assert connection.release() == (frame != "end")
     assert connection.is_usable(None) == (frame != "end")
 
 
@@ -86,7 +86,7 @@ async def test_an_answer_that_breaks_off_is_never_taken_for_whole(
 
 
 @pytest.mark.parametrize("said", [b"SSH-2.0-x\r\n", b"HTTP/2 nonsense\r\n\r\n", b"x" * 300_000])
-async def test_what_is_no_http_is_told_apart(said: bytes) -> None:
+async def test_a_response_that_is_no_http_is_recognized(said: bytes) -> None:
     with pytest.raises(NotHttpError):
         await ask([said], closes=False)
 
@@ -125,17 +125,17 @@ class Waiting:
         self.clock, self.connection = Clock(), Connection(None)
         wire = Wire([], closes=False)
         wire.connection = self.connection
-        self.connection.connection_made(wire)  # type: ignore[arg-type]
-        self.connection._loop = self.clock  # type: ignore[assignment]
+        self.connection.connection_made(wire)
+        self.connection._loop = self.clock
 
     async def ask(self) -> asyncio.Task[None]:
-        asking = asyncio.create_task(self.connection.ask(b"GET", has_body=True))
+        asking = asyncio.create_task(self.connection.send(b"GET", has_body=True))
         await self.clock.pass_to(self.clock.now)
         return asking
 
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none"
-SILENCE = exchange.SILENCE_SECONDS
+SILENCE = retry.SILENCE_SECONDS
 
 
 async def test_a_server_that_falls_silent_is_given_up() -> None:
@@ -156,7 +156,7 @@ async def test_each_answer_of_a_connection_may_pause_as_long_as_the_first() -> N
     await told.clock.pass_to(SILENCE - 5)
     told.connection.data_received(ANSWER)
     await asking
-    assert await told.connection.whole() == b"one"
+    assert await told.connection.read() == b"one"
     asking = await told.ask()
     for moment in (SILENCE, 2 * SILENCE - 6):
         await told.clock.pass_to(moment)

@@ -13,11 +13,17 @@ from typing import Any
 import pytest
 
 from windlass.store import errors
-from windlass.store.kubernetes import plugin
-from windlass.store.kubernetes.access import Access, Cluster, ExecPlugin, ExecVariable, Extension
-from windlass.store.kubernetes.access import User as KubeUser
+from windlass.store.kubernetes.config import exec_plugin
+from windlass.store.kubernetes.config.model import (
+    Access,
+    Cluster,
+    ExecPlugin,
+    ExecVariable,
+    Extension,
+)
+from windlass.store.kubernetes.config.model import User as KubeUser
 
-V1, V1BETA1 = plugin.API_VERSIONS
+V1, V1BETA1 = exec_plugin.API_VERSIONS
 
 
 def credential(version: str = V1, **status: Any) -> str:
@@ -31,22 +37,22 @@ def program(output: str = "", *, then: str = "", version: str = V1, **options: A
     return ExecPlugin(api_version=version, command="sh", args=["-c", command], **options)
 
 
-def credentials(chosen: ExecPlugin, **options: Any) -> plugin.PluginCredentials:
+def credentials(chosen: ExecPlugin, **options: Any) -> exec_plugin.PluginCredentials:
     cluster = Cluster(
         server="https://s:1",
         certificate_authority_data=base64.b64encode(b"pem").decode(),
         extensions=[Extension(name="client.authentication.k8s.io/exec", extension={"a": 1})],
     )
-    return plugin.PluginCredentials(Access(cluster, KubeUser(exec=chosen)), chosen, **options)
+    return exec_plugin.PluginCredentials(Access(cluster, KubeUser(exec=chosen)), chosen, **options)
 
 
-@pytest.mark.parametrize("version", plugin.API_VERSIONS)
+@pytest.mark.parametrize("version", exec_plugin.API_VERSIONS)
 async def test_both_versions_of_the_protocol(version: str) -> None:
     chosen = program(credential(version, token="secret"), version=version)
     assert (await credentials(chosen).current()).authorization == "Bearer secret"
 
 
-async def test_what_the_program_is_told(tmp_path: pathlib.Path) -> None:
+async def test_what_the_program_receives(tmp_path: pathlib.Path) -> None:
     told, variable = tmp_path / "told", tmp_path / "variable"
     chosen = program(
         credential(token="t"),
@@ -70,7 +76,7 @@ async def test_what_the_program_is_told(tmp_path: pathlib.Path) -> None:
     assert variable.read_text() == "mine"
 
 
-async def test_the_cluster_is_told_only_when_asked_for(tmp_path: pathlib.Path) -> None:
+async def test_the_cluster_is_passed_only_when_asked_for(tmp_path: pathlib.Path) -> None:
     told = tmp_path / "told"
     chosen = program(credential(token="t"), then=f'printf %s "$KUBERNETES_EXEC_INFO" > {told}')
     await credentials(chosen).current()
@@ -138,9 +144,9 @@ async def test_a_failure_says_what_to_do(chosen: ExecPlugin, message: str) -> No
 async def test_a_program_that_never_ends_is_ended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    monkeypatch.setattr(plugin, "_TIME_LIMIT", 1.0)
+    monkeypatch.setattr(exec_plugin, "_TIME_LIMIT", 1.0)
     pid = tmp_path / "pid"
-    with pytest.raises(errors.Unauthorized, match="no answer within"):
+    with pytest.raises(errors.Unauthorized, match="no output within"):
         await credentials(program(then=f"echo $$ > {pid}; exec sleep 1000")).current()
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
@@ -150,5 +156,5 @@ async def test_the_kubeconfig_s_certificate_goes_with_a_plug_in_s_token() -> Non
     chosen = program(credential(token="t"))
     pair = [base64.b64encode(part).decode() for part in (b"chain", b"key")]
     user = KubeUser(exec=chosen, client_certificate_data=pair[0], client_key_data=pair[1])
-    source = plugin.PluginCredentials(Access(Cluster(), user), chosen)
+    source = exec_plugin.PluginCredentials(Access(Cluster(), user), chosen)
     assert (await source.current()).certificate == (b"chain", b"key")

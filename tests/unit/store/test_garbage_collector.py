@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from tests.unit.store.builders import CONFIG_MAP, NAMESPACE, config_map, pod, with_namespace
-from windlass.kinds import kubernetes
-from windlass.kinds.resources import Resource
+from windlass.kinds.types import core
+from windlass.kinds.types.resource import Resource
 from windlass.store import errors
-from windlass.store.client import Propagation
 from windlass.store.embedded.api import Api
-from windlass.store.embedded.requests import DeleteOptions, ListQuery, WriteOptions
+from windlass.store.embedded.options import DeleteOptions, ListQuery, WriteOptions
+from windlass.store.interface import Propagation
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ async def eventually(api: Api, wanted: list[str]) -> None:
     """Waits on the store's own changes, not on the clock, until only `wanted` are left."""
     async with asyncio.timeout(20):
         while sorted(await names(api)) != sorted(wanted):
-            await api.hub.wait(CONFIG_MAP.key, api.hub.latest, 0.1)
+            await api.watch_cache.wait(CONFIG_MAP.key, api.watch_cache.latest, 0.1)
 
 
 async def delete(api: Api, name: str, propagation: Propagation) -> bool:
@@ -85,7 +85,7 @@ async def test_foreground_waits_for_the_dependents_that_block(api: Api) -> None:
     child = CONFIG_MAP, "team", "child"
     async with asyncio.timeout(20):
         while b"deletionTimestamp" not in await api.get(*child):
-            await api.hub.wait(CONFIG_MAP.key, api.hub.latest, 0.1)
+            await api.watch_cache.wait(CONFIG_MAP.key, api.watch_cache.latest, 0.1)
     assert sorted(await names(api)) == ["child", "owner"]
     await api.patch(*child, {"metadata": {"finalizers": None}}, "merge", WriteOptions())
     await eventually(api, [])
@@ -101,12 +101,12 @@ async def test_orphaned_dependents_live_on_without_owner(api: Api) -> None:
 
 async def test_a_deleted_namespace_takes_everything_with_it(api: Api) -> None:
     await make(api, "a")
-    await api.create(kubernetes.Pod.resource, "team", pod("p"), WriteOptions())
+    await api.create(core.Pod.resource, "team", pod("p"), WriteOptions())
     _, gone = await api.delete(NAMESPACE, "", "team", DeleteOptions())
     assert not gone
     async with asyncio.timeout(20):
         while "team" in await names(api, NAMESPACE, ""):
-            await api.hub.wait(NAMESPACE.key, api.hub.latest, 0.1)
+            await api.watch_cache.wait(NAMESPACE.key, api.watch_cache.latest, 0.1)
     assert await names(api) == []
 
 
@@ -132,7 +132,7 @@ async def test_a_crash_between_owner_and_dependents_is_repaired_at_the_next_star
     api = await Api.open(path)
     async with asyncio.timeout(20):
         while "team" in await names(api, NAMESPACE, ""):
-            await api.hub.wait(NAMESPACE.key, api.hub.latest, 0.1)
+            await api.watch_cache.wait(NAMESPACE.key, api.watch_cache.latest, 0.1)
     assert await names(api) == []
     await api.close()
 
@@ -145,12 +145,12 @@ async def test_old_events_expire(tmp_path: Path) -> None:
         "involvedObject": {"kind": "Pod", "namespace": "team"},
         "reason": "R",
     }
-    await api.create(kubernetes.Event.resource, "team", body, WriteOptions())
+    await api.create(core.Event.resource, "team", body, WriteOptions())
     await api._collector._expire_events()
-    assert await names(api, kubernetes.Event.resource) == ["e"]
+    assert await names(api, core.Event.resource) == ["e"]
     clock["now"] += 3601
     await api._collector._expire_events()
-    assert await names(api, kubernetes.Event.resource) == []
+    assert await names(api, core.Event.resource) == []
     await api.close()
 
 
@@ -159,10 +159,10 @@ async def test_history_is_compacted_by_age(tmp_path: Path) -> None:
     api = await with_namespace(Api(tmp_path / "store.db", lambda: clock["now"]))
     await make(api, "a")
     await api._collector._compact()
-    assert api.engine.compacted == 0
+    assert api.mvcc.compacted == 0
     clock["now"] += 601
-    kept_from = api.engine.last_rv
+    kept_from = api.mvcc.last_rv
     await make(api, "b")
     await api._collector._compact()
-    assert api.engine.compacted == kept_from
+    assert api.mvcc.compacted == kept_from
     await api.close()

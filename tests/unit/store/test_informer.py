@@ -1,4 +1,4 @@
-"""The reflector against a store whose faults are scripted: nothing lost, nothing told twice."""
+"""The informer against a store whose faults are scripted: nothing lost, nothing told twice."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.kinds.kubernetes import ConfigMap
-from windlass.kinds.meta import ObjectMeta
+from windlass.kinds.types.core import ConfigMap
+from windlass.kinds.types.meta import ObjectMeta
 from windlass.store import errors
-from windlass.store.client import ObjectList, WatchEvent
-from windlass.store.reflector import Backoff, Reflector
+from windlass.store.informer import Backoff, Informer
+from windlass.store.interface import ObjectList, WatchEvent
 
 
 class World:
@@ -86,7 +86,7 @@ class World:
         self.watch_errors.append(errors.Gone("the version is from another life"))
         self.cut()
 
-    # --- the Store protocol, as far as a reflector uses it
+    # --- the Store protocol, as far as an informer uses it
 
     async def list(self, kind: Any, namespace: str = "", **options: Any) -> ObjectList[ConfigMap]:
         self.lists += 1
@@ -169,71 +169,71 @@ class Story:
         await asyncio.sleep(0)
 
 
-def reflect(world: World, story: Story, **options: Any) -> Reflector[ConfigMap]:
+def reflect(world: World, story: Story, **options: Any) -> Informer[ConfigMap]:
     options.setdefault("rng", random.Random(1))
     options.setdefault("sleep", story.sleep)
-    return Reflector(world, ConfigMap, on_event=story, **options)  # type: ignore[arg-type]
+    return Informer(world, ConfigMap, on_event=story, **options)
 
 
-async def caught_up(reflector: Reflector[ConfigMap], world: World) -> None:
+async def caught_up(informer: Informer[ConfigMap], world: World) -> None:
     async with asyncio.timeout(20):
-        while reflector.position != str(world.version) or not world.open_watches:
+        while informer.position != str(world.version) or not world.open_watches:
             await asyncio.sleep(0)
-    assert {obj.name: obj for obj in reflector} == world.objects
+    assert {obj.name: obj for obj in informer} == world.objects
 
 
 async def test_the_index_follows_what_happens() -> None:
     world, story = World(), Story()
     world.write("a")
-    async with reflect(world, story) as reflector:
-        await reflector.synced()
+    async with reflect(world, story) as informer:
+        await informer.synced()
         assert story.told == ["ADDED a"]
         world.write("a", "new")
         world.write("b")
         world.delete("a")
-        await caught_up(reflector, world)
+        await caught_up(informer, world)
         assert story.told == ["ADDED a", "MODIFIED a", "ADDED b", "DELETED a"]
-        assert reflector.get("a", "ns") is None
-        assert reflector.get("b", "ns") is world.objects["b"]
-        assert (len(reflector), world.lists) == (1, 1)
+        assert informer.get("a", "ns") is None
+        assert informer.get("b", "ns") is world.objects["b"]
+        assert (len(informer), world.lists) == (1, 1)
 
 
 @pytest.mark.parametrize("error", [None, errors.Unavailable("cut")], ids=["clean end", "broken"])
 async def test_a_cut_watch_is_resumed_where_it_stopped(error: Exception | None) -> None:
     world, story = World(), Story()
-    async with reflect(world, story) as reflector:
-        await reflector.synced()
+    async with reflect(world, story) as informer:
+        await informer.synced()
         world.write("a")
-        await caught_up(reflector, world)
+        await caught_up(informer, world)
         world.cut(error)
         world.write("b")
         world.delete("a")
-        await caught_up(reflector, world)
+        await caught_up(informer, world)
         assert story.told == ["ADDED a", "ADDED b", "DELETED a"]
         assert world.lists == 1
-        assert (reflector.metrics.relists, reflector.metrics.restarts) == (0, 1)
+        assert (informer.metrics.relists, informer.metrics.restarts) == (0, 1)
 
 
 async def test_bookmarks_move_the_position() -> None:
     world, story = World(), Story()
-    async with reflect(world, story) as reflector:
-        await reflector.synced()
+    async with reflect(world, story) as informer:
+        await informer.synced()
         world.write("a")
         world.bookmark()
-        await caught_up(reflector, world)
+        await caught_up(informer, world)
         world.cut()
         world.write("b")
-        await caught_up(reflector, world)
+        await caught_up(informer, world)
         assert world.watched_from[-1] == str(world.bookmarked)
         assert story.told == ["ADDED a", "ADDED b"]
 
 
-async def test_after_compaction_the_difference_is_told() -> None:
+async def test_after_compaction_the_difference_is_delivered() -> None:
     world, story = World(), Story()
     for name in ("stays", "changes", "goes", "is-made-again"):
         world.write(name)
-    async with reflect(world, story) as reflector:
-        await caught_up(reflector, world)
+    async with reflect(world, story) as informer:
+        await caught_up(informer, world)
         story.told.clear()
         world.watch_errors.append(errors.Unavailable("away"))
         world.cut(errors.Unavailable("cut"))
@@ -244,7 +244,7 @@ async def test_after_compaction_the_difference_is_told() -> None:
         world.write("comes")
         world.history.clear()
         world.compact()
-        await caught_up(reflector, world)
+        await caught_up(informer, world)
         assert sorted(story.told) == [
             "ADDED comes",
             "ADDED is-made-again",
@@ -252,22 +252,22 @@ async def test_after_compaction_the_difference_is_told() -> None:
             "DELETED is-made-again",
             "MODIFIED changes",
         ]
-        assert reflector.metrics.relists == 1
+        assert informer.metrics.relists == 1
 
 
 async def test_old_events_that_a_server_repeats_are_ignored() -> None:
     world, story = World(), Story()
-    async with reflect(world, story) as reflector:
-        await reflector.synced()
+    async with reflect(world, story) as informer:
+        await informer.synced()
         world.write("a")
         world.write("a", "2")
         world.write("b")
         world.delete("b")
-        await caught_up(reflector, world)
+        await caught_up(informer, world)
         world.extra = [event for _, event in world.history]
         world.cut()
         world.write("c")
-        await caught_up(reflector, world)
+        await caught_up(informer, world)
         assert story.told == ["ADDED a", "MODIFIED a", "ADDED b", "DELETED b", "ADDED c"]
 
 
@@ -278,13 +278,13 @@ async def test_a_store_that_was_restored_from_a_backup_is_believed() -> None:
     backup, version = dict(world.objects), world.version
     world.write("a", "2")
     world.write("b")
-    async with Reflector(world, ConfigMap, sleep=story.sleep) as reflector:  # type: ignore[arg-type]
-        await caught_up(reflector, world)
-        reflector.add_handler(lambda change, old, new: told.append((change, (new or old).name)))
+    async with Informer(world, ConfigMap, sleep=story.sleep) as informer:
+        await caught_up(informer, world)
+        informer.add_handler(lambda change, old, new: told.append((change, (new or old).name)))
         told.clear()
         world.go_back(backup, version)
-        await caught_up(reflector, world)
-        restored = reflector.get("a", "ns")
+        await caught_up(informer, world)
+        restored = informer.get("a", "ns")
         assert restored is not None
         assert restored.data == {"value": "1"}
         assert told == [("DELETED", "b"), ("MODIFIED", "a")]
@@ -299,13 +299,13 @@ async def test_a_defect_in_an_index_function_does_not_end_it() -> None:
             raise failures.pop()
         return [(obj.data or {})["value"]]
 
-    async with reflect(world, story, indexes={"colour": colour}) as reflector:
-        await reflector.synced()
+    async with reflect(world, story, indexes={"colour": colour}) as informer:
+        await informer.synced()
         world.write("a", "red")
-        await caught_up(reflector, world)
+        await caught_up(informer, world)
         world.write("b", "red")
-        await caught_up(reflector, world)
-        assert [obj.name for obj in reflector.by("colour", "red")] == ["a", "b"]
+        await caught_up(informer, world)
+        assert [obj.name for obj in informer.by("colour", "red")] == ["a", "b"]
         assert world.open_watches == 1
         assert story.told == ["ADDED a", "ADDED b"]
 
@@ -315,25 +315,25 @@ async def test_failures_are_retried_with_growing_pauses_until_it_works() -> None
     world.write("a")
     world.list_errors = [errors.Unavailable("down")] * 8 + [errors.Forbidden("not yet")]
     backoff = Backoff(first=1.0, longest=60.0)
-    async with reflect(world, story, backoff=backoff) as reflector:
-        await reflector.synced()
+    async with reflect(world, story, backoff=backoff) as informer:
+        await informer.synced()
         ceilings = [1, 2, 4, 8, 16, 32, 60, 60, 60]
         assert len(story.pauses) == len(ceilings)
         assert all(c / 2 <= p <= c for c, p in zip(ceilings, story.pauses, strict=True))
-        assert reflector.last_error is None
-        assert reflector.metrics.failures == 9
+        assert informer.last_error is None
+        assert informer.metrics.failures == 9
 
 
 async def test_a_watch_that_is_open_again_is_no_trouble_though_nothing_happens() -> None:
     """Or a process on a quiet cluster would say for a minute that it is not ready."""
     world, story = World(), Story()
-    async with reflect(world, story) as reflector:
-        await caught_up(reflector, world)
+    async with reflect(world, story) as informer:
+        await caught_up(informer, world)
         world.watch_errors = [errors.Unavailable("down")] * 3
         world.cut(errors.Unavailable("killed"))
-        while reflector.metrics.failures < 4 or not world.open_watches:
+        while informer.metrics.failures < 4 or not world.open_watches:
             await asyncio.sleep(0)
-        assert reflector.last_error is None
+        assert informer.last_error is None
 
 
 async def test_pauses_are_the_same_for_the_same_seed() -> None:
@@ -341,8 +341,8 @@ async def test_pauses_are_the_same_for_the_same_seed() -> None:
     for _ in range(2):
         world, story = World(), Story()
         world.list_errors = [errors.Unavailable("down")] * 5
-        async with reflect(world, story, rng=random.Random(7)) as reflector:
-            await reflector.synced()
+        async with reflect(world, story, rng=random.Random(7)) as informer:
+            await informer.synced()
         pauses.append(story.pauses)
     assert pauses[0] == pauses[1]
 
@@ -350,8 +350,8 @@ async def test_pauses_are_the_same_for_the_same_seed() -> None:
 async def test_a_server_that_asks_to_wait_is_obeyed() -> None:
     world, story = World(), Story()
     world.watch_errors = [errors.TooManyRequests("slow down", retry_after=17.0)]
-    async with reflect(world, story) as reflector:
-        await caught_up(reflector, world)
+    async with reflect(world, story) as informer:
+        await caught_up(informer, world)
         assert story.pauses == [17.0]
         assert world.lists == 1
 
@@ -359,8 +359,8 @@ async def test_a_server_that_asks_to_wait_is_obeyed() -> None:
 async def test_watches_that_fail_after_each_list_do_not_become_a_hot_loop() -> None:
     world, story = World(), Story()
     world.watch_errors = [errors.Gone("always")] * 5
-    async with reflect(world, story, backoff=Backoff(first=1.0)) as reflector:
-        await caught_up(reflector, world)
+    async with reflect(world, story, backoff=Backoff(first=1.0)) as informer:
+        await caught_up(informer, world)
         assert world.lists == 6
         assert len(story.pauses) == 4, "the first is repeated at once, the others wait"
         assert story.pauses == sorted(story.pauses)
@@ -378,8 +378,8 @@ async def test_watches_that_end_at_once_do_not_become_a_hot_loop() -> None:
                 yield event
 
     world, story = Ending(), Story()
-    async with reflect(world, story, clock=lambda: 0.0) as reflector:
-        await caught_up(reflector, world)
+    async with reflect(world, story, clock=lambda: 0.0) as informer:
+        await caught_up(informer, world)
         assert len(story.pauses) == 5
         assert world.lists == 1
 
@@ -388,9 +388,9 @@ async def test_pages_are_read_to_the_end() -> None:
     world, story = World(), Story()
     for i in range(10):
         world.write(f"o{i}")
-    async with reflect(world, story, page_size=3) as reflector:
-        await caught_up(reflector, world)
-        assert (len(reflector), world.lists) == (10, 4)
+    async with reflect(world, story, page_size=3) as informer:
+        await caught_up(informer, world)
+        assert (len(informer), world.lists) == (10, 4)
 
 
 async def test_pages_that_expire_are_read_again_as_one() -> None:
@@ -404,9 +404,9 @@ async def test_pages_that_expire_are_read_again_as_one() -> None:
     world, story = Expiring(), Story()
     for i in range(10):
         world.write(f"o{i}")
-    async with reflect(world, story, page_size=3) as reflector:
-        await caught_up(reflector, world)
-        assert (len(reflector), world.lists) == (10, 4)
+    async with reflect(world, story, page_size=3) as informer:
+        await caught_up(informer, world)
+        assert (len(informer), world.lists) == (10, 4)
 
 
 async def test_a_handler_that_fails_does_not_stop_the_others(
@@ -417,25 +417,25 @@ async def test_a_handler_that_fails_does_not_stop_the_others(
     def fail(*_: Any) -> None:
         raise KeyError("a defect")
 
-    reflector: Reflector[ConfigMap] = Reflector(world, ConfigMap, on_event=fail)  # type: ignore[arg-type]
-    reflector.add_handler(story)
-    async with reflector:
+    informer: Informer[ConfigMap] = Informer(world, ConfigMap, on_event=fail)
+    informer.add_handler(story)
+    async with informer:
         with caplog.at_level(logging.ERROR):
             world.write("a")
-            await caught_up(reflector, world)
+            await caught_up(informer, world)
     assert story.told == ["ADDED a"]
-    assert reflector.metrics.handler_errors == 1
+    assert informer.metrics.handler_errors == 1
     assert "ConfigMap ns/a" in caplog.text
 
 
-async def test_a_handler_added_late_is_told_what_is_there() -> None:
+async def test_a_handler_added_late_gets_existing_objects() -> None:
     world, first, second = World(), Story(), Story()
     world.write("a")
-    async with reflect(world, first) as reflector:
-        await reflector.synced()
-        reflector.add_handler(second)
+    async with reflect(world, first) as informer:
+        await informer.synced()
+        informer.add_handler(second)
         world.write("b")
-        await caught_up(reflector, world)
+        await caught_up(informer, world)
     assert second.told == ["ADDED a", "ADDED b"]
 
 
@@ -444,61 +444,61 @@ async def test_secondary_indexes_follow_changes() -> None:
     world.write("a", "red")
     world.write("b", "red")
     index = {"colour": lambda obj: [obj.data["value"]]}
-    async with reflect(world, story, indexes=index) as reflector:
-        await caught_up(reflector, world)
+    async with reflect(world, story, indexes=index) as informer:
+        await caught_up(informer, world)
 
         def names(colour: str) -> list[str]:
-            return sorted(obj.name for obj in reflector.by("colour", colour))
+            return sorted(obj.name for obj in informer.by("colour", colour))
 
         assert names("red") == ["a", "b"]
         world.write("a", "blue")
         world.delete("b")
-        await caught_up(reflector, world)
+        await caught_up(informer, world)
         assert (names("red"), names("blue")) == ([], ["a"])
 
 
 async def test_stopping_closes_the_watch_and_tells_nothing_more() -> None:
     world, story = World(), Story()
-    reflector = reflect(world, story)
-    reflector.start()
-    await reflector.synced()
-    await caught_up(reflector, world)
-    await reflector.stop()
+    informer = reflect(world, story)
+    informer.start()
+    await informer.synced()
+    await caught_up(informer, world)
+    await informer.stop()
     assert world.open_watches == 0
     world.write("a")
     await asyncio.sleep(0)
     assert story.told == []
 
 
-async def test_waiting_for_a_reflector_that_is_stopped_first_is_an_error() -> None:
+async def test_waiting_for_an_informer_that_is_stopped_first_is_an_error() -> None:
     world, story = World(), Story()
     world.list_errors = [errors.Forbidden("no")] * 1000
-    reflector = reflect(world, story, sleep=asyncio.sleep)
-    reflector.start()
-    waiting = asyncio.create_task(reflector.synced())
-    while reflector.last_error is None:
+    informer = reflect(world, story, sleep=asyncio.sleep)
+    informer.start()
+    waiting = asyncio.create_task(informer.synced())
+    while informer.last_error is None:
         await asyncio.sleep(0)
-    await reflector.stop()
+    await informer.stop()
     with pytest.raises(errors.Unavailable, match="before it was in sync"):
         await waiting
 
 
 async def test_other_tasks_run_while_a_flood_is_applied() -> None:
     world, story = World(), Story()
-    async with reflect(world, story) as reflector:
-        await caught_up(reflector, world)
+    async with reflect(world, story) as informer:
+        await caught_up(informer, world)
         turns: list[int] = []
 
         async def count() -> None:
-            while len(reflector) < 2000:
-                turns.append(len(reflector))
+            while len(informer) < 2000:
+                turns.append(len(informer))
                 await asyncio.sleep(0)
 
         counting = asyncio.create_task(count())
         await asyncio.sleep(0)
         for i in range(2000):
             world.write(f"o{i}")
-        await caught_up(reflector, world)
+        await caught_up(informer, world)
         await counting
         assert len(set(turns)) > 5
 
@@ -516,23 +516,23 @@ STEPS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(steps=STEPS, page_size=st.sampled_from([0, 2]))
-def test_whatever_happens_nothing_is_lost_and_nothing_is_told_twice(
+def test_whatever_happens_nothing_is_lost_and_nothing_is_delivered_twice(
     steps: list[tuple[str, ...]], page_size: int
 ) -> None:
     async def follow() -> None:
         world, story = World(), Story()
         world.version = 1
-        async with reflect(world, story, page_size=page_size) as reflector:
+        async with reflect(world, story, page_size=page_size) as informer:
             for step in steps:
-                await act(world, reflector, step)
+                await act(world, informer, step)
             world.write("last")
-            await caught_up(reflector, world)
+            await caught_up(informer, world)
             assert story.objects == world.objects
 
     asyncio.run(follow())
 
 
-async def act(world: World, reflector: Reflector[ConfigMap], step: tuple[str, ...]) -> None:
+async def act(world: World, informer: Informer[ConfigMap], step: tuple[str, ...]) -> None:
     match step:
         case ("break",):
             world.cut(errors.Unavailable("broken"))
@@ -541,6 +541,6 @@ async def act(world: World, reflector: Reflector[ConfigMap], step: tuple[str, ..
             world.list_errors.append(errors.Unavailable("down"))
             world.cut()
         case ("settle",):
-            await caught_up(reflector, world)
+            await caught_up(informer, world)
         case (method, *arguments):
             getattr(world, method)(*arguments)

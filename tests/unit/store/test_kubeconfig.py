@@ -7,14 +7,16 @@ import dataclasses
 import os
 import pathlib
 import stat
+import tempfile
 from typing import Any
 
 import pytest
 import yaml
 
 from windlass.store import connect
-from windlass.store.kubernetes import incluster, kubeconfig, network
-from windlass.store.kubernetes.access import Access, Cluster, KubeconfigError, User
+from windlass.store.kubernetes.config import incluster, kubeconfig
+from windlass.store.kubernetes.config.model import Access, Cluster, KubeconfigError, User
+from windlass.store.kubernetes.http import request_headers
 
 
 def config(*names: str, current: str = "", **user: Any) -> dict[str, Any]:
@@ -99,9 +101,9 @@ def test_every_field_is_read(tmp_path: pathlib.Path) -> None:
     access = read(write(tmp_path / "c", content))
     assert access.namespace == "team"
     assert access.cluster.tls_server_name == "api.internal"
-    assert network.proxy(access) == "http://proxy:3128"
+    assert request_headers.proxy(access) == "http://proxy:3128"
     assert (access.user.username, access.user.password) == ("u", "p")
-    assert network.impersonation(access.user) == [
+    assert request_headers.impersonation(access.user) == [
         ("Impersonate-User", "bob"),
         ("Impersonate-Uid", "7"),
         ("Impersonate-Group", "g"),
@@ -166,7 +168,7 @@ def test_a_file_that_is_no_kubeconfig_is_refused(
 # --- writing ------------------------------------------------------------------------------------
 
 
-def test_a_file_of_somebody_else_is_told_with_whom_to_ask(tmp_path: pathlib.Path) -> None:
+def test_a_file_of_another_user_is_reported_with_the_user_to_ask(tmp_path: pathlib.Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir()
     (closed / "kubeconfig").write_text("{}")
@@ -174,9 +176,9 @@ def test_a_file_of_somebody_else_is_told_with_whom_to_ask(tmp_path: pathlib.Path
     me = os.geteuid()
     os.seteuid(me or 65534)  # nothing is closed to root
     try:
-        with pytest.raises(KubeconfigError, match="Permission denied; ask whoever runs"):
+        with pytest.raises(KubeconfigError, match="Permission denied; ask the administrator"):
             connect.find_access(str(closed / "kubeconfig"))
-        with pytest.raises(KubeconfigError, match="Permission denied; ask whoever runs"):
+        with pytest.raises(KubeconfigError, match="Permission denied; ask the administrator"):
             connect.find_access(environ={"WINDLASS_STATE": str(closed)})
     finally:
         os.seteuid(me)
@@ -220,6 +222,63 @@ def test_it_becomes_current_only_when_asked_for_or_when_there_is_none(
     assert kubeconfig.load([path]).current_context == "w"
 
 
+COMMENTED = """\
+# my clusters
+apiVersion: v1
+kind: Config
+current-context: work  # do not touch
+users:
+- name: w
+  user: {token: t}
+clusters:
+  # the one in the basement
+  - cluster:
+      server: https://w
+    name: w
+  # the end of the clusters
+contexts: [{name: work, context: {cluster: w, user: w}}]
+preferences: {}
+# the end
+"""
+
+
+_CONTEXTS = "[{name: work, context: {cluster: w, user: w}}]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        COMMENTED,
+        COMMENTED.rstrip("\n"),
+        COMMENTED.replace("preferences: {}\n# the end\n", ""),
+        COMMENTED.replace(_CONTEXTS, ""),
+        "# nothing yet\n",
+    ],
+)
+def test_comments_and_order_of_a_file_stay(tmp_path: pathlib.Path, text: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    for port in ("1", "2"):
+        kubeconfig.merge_context(path, "x", {"server": f"https://x:{port}"}, {"token": port})
+        written = path.read_text()
+        lines = [line for line in written.splitlines() if f"https://x:{port}" not in line]
+        left = [line for line in text.splitlines() if not line.startswith("contexts:")]
+        assert [line for line in lines if line in left] == left
+        assert read(path, context="x").address == f"https://x:{port}"
+    assert written.count('"x"') == 5 + (text == "# nothing yet\n")
+    if _CONTEXTS in text:
+        assert read(path, context="work").address == "https://w"
+
+
+def test_a_file_whose_text_cannot_be_edited_is_left_alone(tmp_path: pathlib.Path) -> None:
+    text = "a: &a []\nclusters: *a\nusers: *a\n"
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(KubeconfigError, match="nothing was changed"):
+        kubeconfig.merge_context(path, "x", {"server": "https://x"}, {})
+    assert path.read_text() == text
+
+
 def test_a_symlink_stays_a_symlink(tmp_path: pathlib.Path) -> None:
     real = write(tmp_path / "real", config("a", current="a"))
     link = tmp_path / "link"
@@ -261,8 +320,9 @@ class Machine:
 
     def find(self, explicit: str | None = None, context: str | None = None, **env: str) -> Access:
         return connect.find_access(
-            explicit, context, environ={"HOME": str(self.home), **env}, service_account=self.pod
-        )
+            explicit, context, environ={"HOME": str(self.home), **env}, service_account=self.pod,
+            root=self.home,
+        )  # fmt: skip
 
     @property
     def pod(self) -> pathlib.Path:
@@ -296,6 +356,28 @@ def test_the_order_of_places(machine: Machine) -> None:
     assert machine.find(explicit, **pod, KUBECONFIG=env).context == "explicit"
 
 
+@pytest.mark.parametrize("place", ["etc/rancher/k3s/k3s.yaml", "etc/kubernetes/admin.conf"])
+def test_the_cluster_of_this_machine_is_the_last_choice(machine: Machine, place: str) -> None:
+    machine.put(place, "here")
+    assert machine.find().context == "here"
+    machine.put(".kube/config", "kube")
+    assert machine.find().context == "kube"
+
+
+def test_a_local_cluster_that_only_root_may_use_is_reported_with_the_remedy() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own is closed to others
+        machine = Machine(pathlib.Path(folder))
+        machine.home.chmod(0o755)
+        pathlib.Path(machine.put("etc/rancher/k3s/k3s.yaml", "here")).chmod(0)
+        me = os.geteuid()
+        os.seteuid(me or 65534)  # nothing is closed to root
+        try:
+            with pytest.raises(KubeconfigError, match=r"k3s runs .* only root .*sudo install"):
+                machine.find()
+        finally:
+            os.seteuid(me)
+
+
 def test_the_state_folder_can_be_moved(machine: Machine) -> None:
     machine.put("elsewhere/kubeconfig", "moved")
     assert machine.find(WINDLASS_STATE=str(machine.home / "elsewhere")).context == "moved"
@@ -303,7 +385,7 @@ def test_the_state_folder_can_be_moved(machine: Machine) -> None:
 
 def test_a_server_of_windlass_up_that_is_away_is_started_with_windlass_up(machine: Machine) -> None:
     machine.put(".windlass/kubeconfig", "up")
-    error = network.unreachable(machine.find(), ConnectionRefusedError("refused"))
+    error = request_headers.unreachable(machine.find(), ConnectionRefusedError("refused"))
     assert "https://up:6443" in error.message
     assert "`windlass up`" in error.message
 
@@ -317,7 +399,7 @@ def test_a_named_context_is_looked_for_in_all_usual_places(machine: Machine) -> 
 
 
 def test_one_clear_error_when_there_is_no_server(machine: Machine) -> None:
-    with pytest.raises(KubeconfigError, match=r"no server to talk to.*`windlass up`.*--kubeconfig"):
+    with pytest.raises(KubeconfigError, match=r"no server found.*`windlass up`.*--kubeconfig"):
         machine.find()
 
 
@@ -357,4 +439,4 @@ def test_the_proxy_of_the_environment(
         monkeypatch.delenv(name.upper(), raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    assert network.proxy(Access(Cluster(server=server), User())) == expected
+    assert request_headers.proxy(Access(Cluster(server=server), User())) == expected

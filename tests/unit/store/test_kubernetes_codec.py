@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.kinds.kubernetes import ConfigMap, Pod
+from windlass.kinds.types.core import ConfigMap, Pod
 from windlass.store import errors
 from windlass.store.kubernetes import codec
 
@@ -92,7 +92,7 @@ async def test_the_collector_is_paused_until_the_last_of_several_lists_is_read()
     assert gc.isenabled()
 
 
-async def test_a_collector_that_somebody_turned_off_stays_off() -> None:
+async def test_a_disabled_collector_stays_off() -> None:
     gc.disable()
     try:
         await codec.decode_list(ConfigMap, numbered(3))
@@ -118,5 +118,5 @@ async def test_a_bookmark_as_the_api_server_writes_it() -> None:
 
 async def test_an_event_that_cannot_be_read_names_kind_and_field() -> None:
     raw = event("ADDED", metadata={"name": 5})
-    with pytest.raises(errors.ApiError, match=r"pods cannot be read as v1 Pod.*metadata\.name"):
+    with pytest.raises(errors.ApiError, match=r"pods is not a valid v1 Pod.*metadata\.name"):
         [e async for e in codec.decode_events(Pod, stream([raw]))]

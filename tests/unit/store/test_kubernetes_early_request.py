@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from windlass.store import errors
-from windlass.store.kubernetes import ahead
-from windlass.store.kubernetes.access import Access, Cluster, ExecPlugin, User
+from windlass.store.kubernetes.config.model import Access, Cluster, ExecPlugin, User
+from windlass.store.kubernetes.http import early_request
 
 
 @contextlib.contextmanager
@@ -58,9 +58,9 @@ def test_the_answer_or_nothing_if_it_may_be_sent_again(
     reply: bytes, answer: tuple[int, bytes] | None
 ) -> None:
     with serving(reply) as (access, heard):
-        sent = ahead.send(access, "POST", "/apis/x", b"{}")
+        sent = early_request.send(access, "POST", "/apis/x", b"{}")
         assert sent is not None
-        assert sent.answer() == answer
+        assert sent.response() == answer
     assert heard[0].startswith(b"POST /apis/x HTTP/1.1\r\n")
     assert b"Authorization: Bearer t\r\n" in heard[0]
 
@@ -76,10 +76,10 @@ def test_the_answer_or_nothing_if_it_may_be_sent_again(
 )
 def test_half_an_answer_is_none(reply: bytes) -> None:
     with serving(reply) as (access, _):
-        sent = ahead.send(access, "POST", "/apis/x", b"{}")
+        sent = early_request.send(access, "POST", "/apis/x", b"{}")
         assert sent is not None
         with pytest.raises(errors.Unavailable, match="cannot reach"):
-            sent.answer()
+            sent.response()
 
 
 def test_what_is_not_plain_is_left_to_the_ordinary_way() -> None:
@@ -90,4 +90,4 @@ def test_what_is_not_plain_is_left_to_the_ordinary_way() -> None:
     proxied = Access(Cluster(server="http://10.0.0.1", proxy_url="http://p"), User())
     unusable = Access(nobody.cluster, User(token_file="/nowhere"))
     for access in (nobody, plugin, proxied, unusable):
-        assert ahead.send(access, "POST", "/", b"{}") is None
+        assert early_request.send(access, "POST", "/", b"{}") is None

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from windlass.kinds.kubernetes import ConfigMap, Pod
-from windlass.kinds.meta import ObjectMeta
+from windlass.kinds.types.core import ConfigMap, Pod
+from windlass.kinds.types.meta import ObjectMeta
 from windlass.store import errors
-from windlass.store.kubernetes.access import Access, Cluster, User
 from windlass.store.kubernetes.client import KubernetesStore
-from windlass.store.kubernetes.exchange import REPEATS
-from windlass.store.kubernetes.light import LightTransport
-from windlass.store.kubernetes.transport import Transport
+from windlass.store.kubernetes.config.model import Access, Cluster, User
+from windlass.store.kubernetes.http.proxy_transport import ProxyTransport
+from windlass.store.kubernetes.http.retry import REPEATS
+from windlass.store.kubernetes.http.transport import HttpTransport
 
 Reply = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -59,7 +59,7 @@ class Server:
     requests: list[web.Request] = dataclasses.field(default_factory=list)
     bodies: list[bytes] = dataclasses.field(default_factory=list)
     pauses: list[float] = dataclasses.field(default_factory=list)
-    carrier: type[Transport | LightTransport] = Transport
+    carrier: type[ProxyTransport | HttpTransport] = ProxyTransport
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request)
@@ -70,14 +70,16 @@ class Server:
     async def sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
 
-    def store(self, **user: Any) -> KubernetesStore:
+    def store(self, outage_seconds: float = 0.0, **user: Any) -> KubernetesStore:
         access = Access(
             Cluster(server=f"http://127.0.0.1:{self.port}"), User(**user), source="here"
         )
-        return KubernetesStore(access, self.carrier(access, sleep=self.sleep))
+        return KubernetesStore(
+            access, self.carrier(access, sleep=self.sleep, outage_seconds=outage_seconds)
+        )
 
 
-@pytest.fixture(params=[Transport, LightTransport])
+@pytest.fixture(params=[ProxyTransport, HttpTransport])
 async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
     made = Server(carrier=request.param)
     runner = web.ServerRunner(web.Server(made.handle))
@@ -182,6 +184,57 @@ async def test_a_server_that_does_not_know_a_kind_yet_is_asked_again_for_everyth
     server.replies = [answer(503, told, **headers), success(name)]
     await CALLS[name](store)
     assert len(server.requests) == 2
+
+
+UNREACHED = {
+    "no endpoint": "service unavailable\n",
+    "refused": "error trying to reach service: dial tcp 10.0.0.9:8443: connect: connection refused",
+}
+"""As kube-apiserver v1.36.3 says it of an aggregated API whose server restarts."""
+
+
+@pytest.mark.parametrize("when", UNREACHED)
+@pytest.mark.parametrize("name", ["get", "create", "JSON-patch", "delete"])
+async def test_a_server_behind_the_api_server_that_restarts_is_waited_for(
+    server: Server, name: str, when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = answer(503, UNREACHED[when])
+    server.replies = [*[away] * 20, success(name)]
+    store = server.store(outage_seconds=15.0)
+    try:
+        await CALLS[name](store)
+    finally:
+        await store.close()
+    assert len(server.requests) == 21
+    assert [each.getMessage() for each in caplog.records] == [
+        "the server of Windlass on the cluster does not answer; waiting up to 45 s for it"
+    ]
+
+
+@pytest.mark.parametrize("outage_seconds", [0.0, 15.0])
+async def test_it_is_not_waited_for_for_ever_and_not_by_controllers(
+    server: Server, outage_seconds: float
+) -> None:
+    server.replies = [answer(503, UNREACHED["refused"])]
+    store = server.store(outage_seconds=outage_seconds)
+    vars(store._transport)["_outage_timeout"]._now = lambda: len(server.requests) * 1.0
+    try:
+        with pytest.raises(errors.Unavailable, match="restarting, or does not work"):
+            await CALLS["create"](store)
+    finally:
+        await store.close()
+    assert len(server.requests) == (46 if outage_seconds else 1)
+
+
+async def test_a_request_that_may_have_been_executed_is_not_sent_again(server: Server) -> None:
+    server.replies = [answer(503, "error trying to reach service: EOF"), success("create")]
+    store = server.store(outage_seconds=15.0)
+    try:
+        with pytest.raises(errors.Unavailable):
+            await CALLS["create"](store)
+    finally:
+        await store.close()
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("name", ["create", "merge-patch", "JSON-patch"])
@@ -332,7 +385,7 @@ USERS = {
 
 
 @pytest.mark.parametrize(("user", "expected"), USERS.values(), ids=USERS)
-async def test_each_request_says_who_we_are(
+async def test_each_request_has_our_user_agent(
     server: Server, user: dict[str, Any], expected: str | None
 ) -> None:
     server.replies = [answer(200)]

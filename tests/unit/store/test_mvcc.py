@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.store import errors
-from windlass.store.embedded import backup, schema
-from windlass.store.embedded.engine import (
+from windlass.store.embedded import backup, migrations
+from windlass.store.embedded.mvcc import (
     ADDED,
     DELETED,
     MODIFIED,
-    Change,
-    Engine,
     Key,
+    MvccStore,
+    Revision,
     Transaction,
 )
 
@@ -81,45 +81,45 @@ class Model:
         self.log.append((rv, key, event))
 
 
-async def apply(engine: Engine, model: Model, action: str, key: Key) -> None:
+async def apply(mvcc: MvccStore, model: Model, action: str, key: Key) -> None:
     alive = key in model.states[-1]
     if action == "put":
-        await engine.write(write(key))
+        await mvcc.write(write(key))
         model.record(key, MODIFIED if alive else ADDED)
     elif action == "delete" and alive:
-        await engine.write(delete(key))
+        await mvcc.write(delete(key))
         model.record(key, DELETED)
     elif action == "refused":
         with pytest.raises(errors.Conflict):
-            await engine.write(refused(key))
+            await mvcc.write(refused(key))
     elif action == "compact":
         model.compacted = max(model.compacted, (len(model.states) - 1) // 2)
-        await engine.compact(model.compacted, slice_size=3)
+        await mvcc.compact(model.compacted, slice_size=3)
 
 
-async def check(engine: Engine, model: Model) -> None:
+async def check(mvcc: MvccStore, model: Model) -> None:
     latest = len(model.states) - 1
-    assert engine.last_rv == latest
+    assert mvcc.last_rv == latest
     for at in range(max(model.compacted, 1), latest + 1):
-        assert await pages(engine, "", 2, at) == sorted_states(model, "", at)
-        assert await pages(engine, "a", 0, at) == sorted_states(model, "a", at)
+        assert await pages(mvcc, "", 2, at) == sorted_states(model, "", at)
+        assert await pages(mvcc, "a", 0, at) == sorted_states(model, "a", at)
     for after in range(model.compacted, latest + 1):
-        found = await engine.history(RESOURCE, after, 1000)
+        found = await mvcc.history(RESOURCE, after, 1000)
         assert [(c.rv, c.key, c.event) for c in found] == [e for e in model.log if e[0] > after]
         for change in found:
             before = model.states[change.rv - 1].get(change.key)
             assert change.previous == before
     if model.compacted:
         with pytest.raises(errors.Gone):
-            await engine.history(RESOURCE, model.compacted - 1, 10)
+            await mvcc.history(RESOURCE, model.compacted - 1, 10)
 
 
-async def pages(engine: Engine, namespace: str, limit: int, at: int) -> list[bytes]:
+async def pages(mvcc: MvccStore, namespace: str, limit: int, at: int) -> list[bytes]:
     """The whole list as of a revision, read page by page."""
     parts: list[bytes] = []
     after = ("", "")
     while True:
-        page = await engine.page(RESOURCE, namespace, after, limit, at)
+        page = await mvcc.page(RESOURCE, namespace, after, limit, at)
         assert page.rv == at
         parts += page.body.split(b",") if page.body else []
         if page.last is None:
@@ -144,81 +144,81 @@ def test_every_revision_reads_as_it_was(
     path = tmp_path_factory.mktemp("engine") / "store.db"
 
     async def story() -> None:
-        engine, model = Engine(path, lambda changes: None), Model()
+        mvcc, model = MvccStore(path, lambda changes: None), Model()
         for action, namespace, name in steps:
             if action == "reopen":
-                await engine.close()
-                engine = Engine(path, lambda changes: None)
+                await mvcc.close()
+                mvcc = MvccStore(path, lambda changes: None)
                 continue
-            await apply(engine, model, action, Key(RESOURCE, namespace, name))
-        await check(engine, model)
-        await engine.close()
+            await apply(mvcc, model, action, Key(RESOURCE, namespace, name))
+        await check(mvcc, model)
+        await mvcc.close()
 
     asyncio.run(story())
 
 
 async def test_requests_of_one_moment_share_a_commit_and_keep_their_order(tmp_path: Path) -> None:
-    commits: list[list[Change]] = []
-    engine = Engine(tmp_path / "store.db", commits.append)
+    commits: list[list[Revision]] = []
+    mvcc = MvccStore(tmp_path / "store.db", commits.append)
     keys = [Key(RESOURCE, "a", f"n{i}") for i in range(50)]
-    versions = await asyncio.gather(*(engine.write(write(key)) for key in keys))
+    versions = await asyncio.gather(*(mvcc.write(write(key)) for key in keys))
     assert versions == list(range(1, 51))
     assert [change.rv for commit in commits for change in commit] == versions
     assert len(commits) == 1
-    await engine.close()
+    await mvcc.close()
 
 
 async def test_one_refused_request_does_not_touch_its_neighbours(tmp_path: Path) -> None:
-    engine = Engine(tmp_path / "store.db", lambda changes: None)
+    mvcc = MvccStore(tmp_path / "store.db", lambda changes: None)
     good, bad = Key(RESOURCE, "a", "good"), Key(RESOURCE, "a", "bad")
     outcomes: list[Any] = await asyncio.gather(
-        engine.write(write(good)), engine.write(refused(bad)), engine.write(write(good)),
+        mvcc.write(write(good)), mvcc.write(refused(bad)), mvcc.write(write(good)),
         return_exceptions=True,
     )  # fmt: skip
     assert outcomes[0] == 1
     assert isinstance(outcomes[1], errors.Conflict)
     assert outcomes[2] == 2
-    assert engine.get(bad) is None
-    await engine.close()
+    assert mvcc.get(bad) is None
+    await mvcc.close()
 
 
-async def test_a_watcher_is_told_before_the_writer_is_answered(tmp_path: Path) -> None:
+async def test_a_watcher_gets_the_event_before_the_writer_gets_the_answer(tmp_path: Path) -> None:
     """Otherwise one could write, then list, and find the list older than a watch already showed."""
     seen: list[int] = []
-    engine = Engine(tmp_path / "store.db", lambda changes: seen.extend(c.rv for c in changes))
-    rv = await engine.write(write(Key(RESOURCE, "a", "x")))
+    mvcc = MvccStore(tmp_path / "store.db", lambda changes: seen.extend(c.rv for c in changes))
+    rv = await mvcc.write(write(Key(RESOURCE, "a", "x")))
     assert seen == [rv]
-    await engine.close()
+    await mvcc.close()
 
 
 async def test_a_full_disk_refuses_writes_and_recovers(tmp_path: Path) -> None:
-    engine = Engine(tmp_path / "store.db", lambda changes: None)
-    await engine.write(write(Key(RESOURCE, "a", "x")))
-    pages_used = engine._writer.execute("PRAGMA page_count").fetchone()[0]
-    engine._writer.execute(f"PRAGMA max_page_count = {pages_used}")
+    mvcc = MvccStore(tmp_path / "store.db", lambda changes: None)
+    await mvcc.write(write(Key(RESOURCE, "a", "x")))
+    pages_used = mvcc._writer.execute("PRAGMA page_count").fetchone()[0]
+    mvcc._writer.execute(f"PRAGMA max_page_count = {pages_used}")
 
     def large(t: Transaction) -> int:
         return t.put(Key(RESOURCE, "a", "big"), "big", b'"' + b"x" * 100_000 + b'"', None)
 
     with pytest.raises(errors.ApiError):
-        await engine.write(large)
-    engine._writer.execute("PRAGMA max_page_count = 100000")
-    assert await engine.write(large) == 2
-    await engine.close()
+        await mvcc.write(large)
+    mvcc._writer.execute("PRAGMA max_page_count = 100000")
+    assert await mvcc.write(large) == 2
+    await mvcc.close()
 
 
 async def test_an_older_store_is_copied_aside_and_brought_up_to_date(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with sqlite3.connect(path) as old:
-        old.executescript(schema.MIGRATIONS[0])
+        old.executescript(migrations.MIGRATIONS[0])
         old.execute("INSERT INTO revision VALUES (7, 'pods', 'a', 'x', 1, NULL, '\"7\"')")
         old.execute("INSERT INTO current VALUES ('pods', 'a', 'x', 'u1', 7)")
         old.execute("PRAGMA user_version = 1")
     old.close()
-    engine = Engine(path, lambda changes: None)
-    assert engine.get(Key(RESOURCE, "a", "x")) == '"7"'
-    assert await engine.write(write(Key(RESOURCE, "a", "y"))) == 8
-    await engine.close()
+    mvcc = MvccStore(path, lambda changes: None)
+    assert mvcc.get(Key(RESOURCE, "a", "x")) == '"7"'
+    assert await mvcc.write(write(Key(RESOURCE, "a", "y"))) == 8
+    await mvcc.close()
     kept = tmp_path / "backups" / "store-before-upgrade-from-v1.db"
     assert backup.inspect(kept).objects == 1
 
@@ -228,26 +228,26 @@ def test_a_store_of_a_newer_version_is_refused_with_the_remedy(tmp_path: Path) -
     with sqlite3.connect(path) as newer:
         newer.execute("PRAGMA user_version = 99")
     newer.close()
-    with pytest.raises(schema.StoreTooNew, match="upgrade Windlass"):
-        Engine(path, lambda changes: None)
+    with pytest.raises(migrations.StoreTooNew, match="upgrade Windlass"):
+        MvccStore(path, lambda changes: None)
 
 
 async def test_a_backup_of_a_live_store_restores_with_versions_ahead(tmp_path: Path) -> None:
     path, copy = tmp_path / "store.db", tmp_path / "copy.db"
-    engine = Engine(path, lambda changes: None)
-    await engine.write(write(Key(RESOURCE, "a", "x")))
+    mvcc = MvccStore(path, lambda changes: None)
+    await mvcc.write(write(Key(RESOURCE, "a", "x")))
     assert backup.backup(path, copy).objects == 1
-    await engine.write(write(Key(RESOURCE, "a", "later")))
-    await engine.close()
+    await mvcc.write(write(Key(RESOURCE, "a", "later")))
+    await mvcc.close()
     _, kept = backup.restore(copy, path)
     assert kept is not None
     assert backup.inspect(kept).objects == 2
-    engine = Engine(path, lambda changes: None)
-    assert engine.get(Key(RESOURCE, "a", "later")) is None
-    assert await engine.write(write(Key(RESOURCE, "a", "new"))) > backup.VERSION_GAP
+    mvcc = MvccStore(path, lambda changes: None)
+    assert mvcc.get(Key(RESOURCE, "a", "later")) is None
+    assert await mvcc.write(write(Key(RESOURCE, "a", "new"))) > backup.VERSION_GAP
     with pytest.raises(errors.Gone):
-        await engine.history(RESOURCE, 1, 10)
-    await engine.close()
+        await mvcc.history(RESOURCE, 1, 10)
+    await mvcc.close()
 
 
 def test_what_is_no_store_is_not_restored(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.kinds import kubernetes
+from windlass.kinds.types import core
 from windlass.store import errors, selectors
 
-POD = kubernetes.Pod.resource
+POD = core.Pod.resource
 
 
 def matches(

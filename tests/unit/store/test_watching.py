@@ -11,9 +11,9 @@ import pytest
 
 from tests.unit.store.builders import CONFIG_MAP, config_map, with_namespace
 from windlass.store import errors
-from windlass.store.embedded import hub, watching
+from windlass.store.embedded import watch_cache, watching
 from windlass.store.embedded.api import Api
-from windlass.store.embedded.requests import DeleteOptions, RawEvent, WatchQuery, WriteOptions
+from windlass.store.embedded.options import DeleteOptions, RawEvent, WatchQuery, WriteOptions
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ async def test_through_a_selector_objects_come_and_go_with_their_labels(api: Api
 async def test_a_reader_slower_than_the_ring_still_gets_everything(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "RING_CHANGES", 4)
+    monkeypatch.setattr(watch_cache, "RING_CHANGES", 4)
     monkeypatch.setattr(watching, "HISTORY_SLICE", 7)
     start = await put(api, "first")
     watch = api.watch(CONFIG_MAP, "team", WatchQuery(resource_version=str(start)))
@@ -95,7 +95,7 @@ async def test_a_version_that_is_no_longer_kept_is_gone(api: Api) -> None:
     start = await put(api, "a")
     for i in range(5):
         await label(api, "a", n=str(i))
-    await api.engine.compact(api.engine.last_rv)
+    await api.mvcc.compact(api.mvcc.last_rv)
     watch = api.watch(CONFIG_MAP, "team", WatchQuery(resource_version=str(start)))
     with pytest.raises(errors.Gone):
         await anext(watch)
@@ -132,7 +132,7 @@ async def test_initial_events_end_with_a_marked_bookmark(api: Api) -> None:
 
 async def test_closing_the_api_ends_every_watch(tmp_path: Path) -> None:
     api = await with_namespace(await Api.open(tmp_path / "store.db"))
-    watch = api.watch(CONFIG_MAP, "", WatchQuery(resource_version=str(api.engine.last_rv)))
+    watch = api.watch(CONFIG_MAP, "", WatchQuery(resource_version=str(api.mvcc.last_rv)))
     reader = asyncio.create_task(anext(watch, None))
     await asyncio.sleep(0)
     await api.close()

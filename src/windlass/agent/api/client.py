@@ -1,83 +1,47 @@
-"""The API server's way to an agent: logs, sessions and usage over the agent's HTTP endpoint.
+"""The API server's client of an agent: logs, exec sessions and usage over the agent's endpoint.
 
-`server` hands this to its pod paths as their `NodeGateway`. The address is the node's own, as its
-Node object says; the secret is read from the agent's state folder on this machine.
+`server` uses it as the `NodeGateway` of the pod subresources. An agent's Unix socket is in the
+agents' state folder on this machine. Agents of nodes that are not ready are not asked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 from aiohttp import web
 
-from windlass.agent import http
-from windlass.kinds import kubernetes, wire
-from windlass.store import client, errors
+from windlass.agent.api import server, unix_socket
+from windlass.kinds.types import core
+from windlass.podlogs.options import LogOptions, StreamOptions
+from windlass.store import errors, interface
 
+_BASE = "http://agent"
 _USAGE_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0, sock_connect=5.0)
-
-
-class LogOptions(Protocol):
-    """What a client of pods/log may ask for."""
-
-    @property
-    def container(self) -> str: ...
-    @property
-    def follow(self) -> bool: ...
-    @property
-    def previous(self) -> bool: ...
-    @property
-    def timestamps(self) -> bool: ...
-    @property
-    def since_seconds(self) -> int | None: ...
-    @property
-    def since_time(self) -> str: ...
-    @property
-    def tail_lines(self) -> int | None: ...
-    @property
-    def limit_bytes(self) -> int | None: ...
-
-
-class StreamOptions(Protocol):
-    """What a client of pods/exec and its kin may ask for."""
-
-    @property
-    def container(self) -> str: ...
-    @property
-    def command(self) -> tuple[str, ...]: ...
-    @property
-    def stdin(self) -> bool: ...
-    @property
-    def stdout(self) -> bool: ...
-    @property
-    def stderr(self) -> bool: ...
-    @property
-    def tty(self) -> bool: ...
 
 
 class AgentGateway:
     """Reaches the agents whose state folder is on this machine."""
 
-    def __init__(self, store: client.Store, agent_state: Path) -> None:
+    def __init__(self, store: interface.Store, agent_state: Path) -> None:
         self._store = store
         self._state = agent_state
 
     async def log(self, pod: dict[str, Any], options: LogOptions) -> AsyncIterator[bytes]:
-        """The log in pieces; with `follow` until the container ends."""
+        """Yields the log in pieces; with `follow`, until the container ends."""
         name = pod["metadata"]["name"]
         container = _container(pod, options.container)
-        url = await self._url(pod, name)
-        path = f"{url}/logs/{pod['metadata']['uid']}/{container}"
-        headers = {"Authorization": f"Bearer {self._secret()}"}
+        node = await self._node_of(pod)
+        path = f"{_BASE}/logs/{pod['metadata']['uid']}/{container}"
         try:
             async with (
-                aiohttp.ClientSession(timeout=_TIMEOUT) as session,
-                session.get(path, params=_params(options), headers=headers) as answer,
+                self._session(node, _TIMEOUT) as session,
+                session.get(path, params=_params(options)) as answer,
             ):
                 if answer.status != 200:
                     why = await answer.text()
@@ -94,71 +58,71 @@ class AgentGateway:
         options: StreamOptions,
         accept: Callable[[], Awaitable[web.WebSocketResponse]],
     ) -> None:
-        """exec, attach, port-forward: messages pass through as they are, both ways."""
+        """exec, attach, port-forward: relays the messages of both sides unchanged."""
         name = pod["metadata"]["name"]
-        path = f"{await self._url(pod, name)}/{kind}/{pod['metadata']['uid']}"
-        protocols: tuple[str, ...] = (http.TUNNEL,)
+        path = f"{_BASE}/{kind}/{pod['metadata']['uid']}"
+        protocols: tuple[str, ...] = (server.TUNNEL,)
         if kind != "portforward":
             path += f"/{_container(pod, options.container)}"
-            protocols = http.CHANNELS
-        headers = {"Authorization": f"Bearer {self._secret()}"}
-        session = aiohttp.ClientSession(timeout=_TIMEOUT)
-        try:
-            node = await session.ws_connect(
-                path, params=_session_params(options), headers=headers, protocols=protocols,
-                max_msg_size=4 << 20, autoclose=False,
-            )  # fmt: skip
-        except aiohttp.WSServerHandshakeError as refused:
-            await session.close()
-            raise errors.BadRequest(f'pod "{name}" cannot be reached: {refused.message}') from None
-        except aiohttp.ClientError as error:
-            await session.close()
-            raise errors.Unavailable(f"the agent that runs pod {name} does not answer") from error
-        try:
-            await _relay(await accept(), node)
-        finally:
-            await node.close()
-            await session.close()
+            protocols = server.CHANNELS
+        async with self._session(await self._node_of(pod), _TIMEOUT) as session:
+            try:
+                agent = await session.ws_connect(
+                    path, params=_session_params(options), protocols=protocols,
+                    max_msg_size=4 << 20, autoclose=False,
+                )  # fmt: skip
+            except aiohttp.WSServerHandshakeError as refused:
+                raise errors.BadRequest(
+                    f'pod "{name}" cannot be reached: {refused.message}'
+                ) from None
+            except aiohttp.ClientError as error:
+                raise errors.Unavailable(
+                    f"the agent that runs pod {name} does not answer"
+                ) from error
+            try:
+                await _relay(await accept(), agent)
+            finally:
+                await agent.close()
 
     async def usage(self, node: dict[str, Any], path: str) -> tuple[int, str, bytes]:
-        """What the node's agent answers at `/metrics/resource` or `/stats/summary`: status,
-        content type, body."""
-        url = f"{self._node_url(node)}/{path}"
-        headers = {"Authorization": f"Bearer {self._secret()}"}
+        """Status, content type and body of the agent's `/metrics/resource` or `/stats/summary`."""
+        name = node["metadata"]["name"]
         try:
             async with (
-                aiohttp.ClientSession(timeout=_USAGE_TIMEOUT) as session,
-                session.get(url, headers=headers) as answer,
+                self._session(name, _USAGE_TIMEOUT) as session,
+                session.get(f"{_BASE}/{path}") as answer,
             ):
                 return answer.status, answer.content_type, await answer.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            name = node["metadata"]["name"]
             raise errors.Unavailable(f"the agent of node {name} does not answer") from error
 
-    async def _url(self, pod: dict[str, Any], name: str) -> str:
-        node_name = pod.get("spec", {}).get("nodeName")
-        if not node_name:
-            raise errors.BadRequest(f'pod "{name}" is on no node yet')
-        return self._node_url(wire.to_dict(await self._store.get(kubernetes.Node, node_name)))
+    async def _node_of(self, pod: dict[str, Any]) -> str:
+        """The name of the pod's node, which is ready."""
+        name = pod.get("spec", {}).get("nodeName")
+        if not name:
+            raise errors.BadRequest(f'pod "{pod["metadata"]["name"]}" is on no node yet')
+        if not (await self._store.get(core.Node, name)).is_ready:
+            raise errors.Unavailable(f"node {name} is not ready; try again later")
+        return str(name)
 
-    def _node_url(self, node: dict[str, Any]) -> str:
-        status = node.get("status") or {}
-        port = status.get("daemonEndpoints", {}).get("kubeletEndpoint", {}).get("Port")
-        addresses = {each["type"]: each["address"] for each in status.get("addresses") or ()}
-        if not port or "InternalIP" not in addresses:
-            name = node["metadata"]["name"]
-            raise errors.Unavailable(f"node {name} has not said where its agent listens")
-        return f"http://{addresses['InternalIP']}:{port}"
-
-    def _secret(self) -> str:
-        try:
-            return http.secret_file(self._state).read_text()
-        except OSError as error:
-            raise errors.Unavailable("no agent has been started on this machine") from error
+    @contextlib.asynccontextmanager
+    async def _session(
+        self, node: str, limits: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientSession]:
+        with contextlib.ExitStack() as stack:
+            try:
+                path = stack.enter_context(unix_socket.address(self._state, node))
+            except OSError as error:
+                raise errors.Unavailable(
+                    f"the agent of node {node} does not run on this machine; try again later"
+                ) from error
+            connector = aiohttp.UnixConnector(path=path)
+            async with aiohttp.ClientSession(connector=connector, timeout=limits) as session:
+                yield session
 
 
 async def _relay(client: web.WebSocketResponse, node: aiohttp.ClientWebSocketResponse) -> None:
-    """Until either end closes."""
+    """Relays messages until either side closes."""
 
     async def there() -> None:
         async for message in client:
@@ -180,7 +144,7 @@ async def _relay(client: web.WebSocketResponse, node: aiohttp.ClientWebSocketRes
 
 
 def _container(pod: dict[str, Any], wanted: str) -> str:
-    """The container that is meant: the only one, if none is named."""
+    """The name of the requested container; the only one if none is named."""
     spec = pod.get("spec", {})
     names = [container["name"] for container in spec.get("containers", ())]
     before = [container["name"] for container in spec.get("initContainers", ())]

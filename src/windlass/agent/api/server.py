@@ -1,11 +1,11 @@
-"""The agent's own HTTP endpoint, for the API server only: logs, sessions, usage.
+"""The agent's HTTP endpoint for the API server: logs, exec sessions, usage.
 
     GET /logs/POD-UID/CONTAINER                      with the query of pods/log
     WS  /exec|attach|portforward/POD-UID[/CONTAINER]  with the query of pods/exec
     GET /metrics/resource, /stats/summary            as kubelet's
 
-Every request carries the secret that lies in the agent's state folder: who can read that file may
-read the logs anyway. `agent.gateway` is the other end.
+It listens on a Unix socket (`agent.api.unix_socket`) and serves only the user that it runs as, and
+root. `agent.api.client` is the client.
 """
 
 from __future__ import annotations
@@ -14,48 +14,51 @@ import asyncio
 import contextlib
 import datetime
 import functools
-import hmac
 import os
-import secrets
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from aiohttp import web
 
-from windlass.agent import changes, containers, logs, procfs, sessions, shimlog, usage
-from windlass.agent.containers import Container
-from windlass.kinds import times
+from windlass.agent.api import unix_socket
+from windlass.agent.metrics import usage
+from windlass.agent.runtime import containers, procfs
+from windlass.agent.runtime.containers import Container
+from windlass.agent.streaming import exec_session
+from windlass.kinds.values import times
+from windlass.podlogs import inotify, log_format, reader
 
 CHANNELS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 TUNNEL = "SPDY/3.1+portforward.k8s.io"
 _HEARTBEAT = 30.0
 
 
-def secret_file(state: Path) -> Path:
-    return state / "secret"
+def own_user_only(
+    answer: Callable[[web.Request], Awaitable[web.StreamResponse]],
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """Refuses processes of other users, which a folder with wrong permissions would let in."""
+
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        connection = request.get_extra_info("socket")
+        if connection is None or unix_socket.peer_uid(connection) not in (0, os.geteuid()):
+            raise web.HTTPForbidden(text="only the user of the engine may connect to its agent")
+        return await answer(request)
+
+    return guarded
 
 
-def ensure_secret(state: Path) -> str:
-    """The secret of this agent, made at the first start."""
-    path = secret_file(state)
-    if not path.exists():
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
-    return path.read_text()
+class AgentServer:
+    """Serves the agent's HTTP endpoint."""
 
-
-class Endpoint:
-    """What the agent answers."""
-
-    def __init__(self, pods: Path, secret: str, meter: usage.Meter | None = None) -> None:
+    def __init__(self, pods: Path, meter: usage.UsageMeter | None = None) -> None:
         self._pods = pods
-        self._secret = secret
         self._meter = meter
-        self._changes: changes.Changes | None = None
+        self._inotify: inotify.Inotify | None = None
 
     @contextlib.asynccontextmanager
-    async def listening(self, host: str, port: int) -> AsyncIterator[int]:
-        """Serves inside the block; yields the port."""
+    async def serving(self, listener: socket.socket) -> AsyncIterator[None]:
+        """Serves on this socket inside the block."""
         app = web.Application()
         pod = "{uid:[A-Za-z0-9-]+}"
         container = "{container:[a-z0-9-]+}"
@@ -67,63 +70,51 @@ class Endpoint:
             ("/metrics/resource", self._metrics),
             ("/stats/summary", self._summary),
         ):
-            app.router.add_get(path, self._guarded(answer))
-        # A log may be followed for days: connections end with the agent, not after a while.
+            app.router.add_get(path, own_user_only(answer))
+        # A client may follow a log for days, so shutdown closes connections after one second.
         runner = web.AppRunner(app, shutdown_timeout=1.0, access_log=None)
         await runner.setup()
-        self._changes = changes.Changes()
+        self._inotify = inotify.Inotify()
         try:
-            site = web.TCPSite(runner, host, port)
-            await site.start()
-            yield runner.addresses[0][1]
+            await web.SockSite(runner, listener).start()
+            yield
         finally:
             await runner.cleanup()
-            self._changes.close()
-
-    def _guarded(
-        self, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        async def guarded(request: web.Request) -> web.StreamResponse:
-            given = request.headers.get("Authorization", "")
-            if not hmac.compare_digest(given.encode(), f"Bearer {self._secret}".encode()):
-                raise web.HTTPUnauthorized(text="the agent's secret is missing or wrong")
-            return await answer(request)
-
-        return guarded
+            self._inotify.close()
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         container = self._container(request)
         path = container.log(previous=_flag(request, "previous"))
-        if path is None or not shimlog.segments(path):
+        if path is None or not log_format.segments(path):
             raise web.HTTPNotFound(text=f"container {container.name} has no such log yet")
         response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
         await response.prepare(request)
         running = functools.partial(_is_running, container)
-        async for piece in logs.read(path, _query(request), running, self._changes):
+        async for piece in reader.read(path, _query(request), running, self._inotify):
             await response.write(piece)
         await response.write_eof()
         return response
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
-        container, wanted = self._container(request), _wanted(request)
+        container, wanted = self._container(request), _stream_request(request)
         if not wanted.command:
             raise web.HTTPBadRequest(text="you must specify at least 1 command for the container")
         socket = await _accepted(request, CHANNELS)
-        await sessions.execute(container, wanted, sessions.Channels(socket))
+        await exec_session.execute(container, wanted, exec_session.Channels(socket))
         await socket.close()
         return socket
 
     async def _attach(self, request: web.Request) -> web.StreamResponse:
-        container, wanted = self._container(request), _wanted(request)
+        container, wanted = self._container(request), _stream_request(request)
         socket = await _accepted(request, CHANNELS)
-        await sessions.attach(container, wanted, sessions.Channels(socket))
+        await exec_session.attach(container, wanted, exec_session.Channels(socket))
         await socket.close()
         return socket
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         folder = self._folder(request)
         socket = await _accepted(request, (TUNNEL,))
-        await sessions.Forward(socket, "localhost", lambda: _ports(folder)).run()
+        await exec_session.PortForward(socket, "localhost", lambda: _ports(folder)).run()
         await socket.close()
         return socket
 
@@ -134,9 +125,9 @@ class Endpoint:
     async def _summary(self, _: web.Request) -> web.Response:
         return web.json_response(usage.summary(await self._measured()))
 
-    async def _measured(self) -> usage.Measured:
+    async def _measured(self) -> usage.NodeMeasurement:
         if self._meter is None:
-            raise web.HTTPNotFound(text="this agent measures nothing")
+            raise web.HTTPNotFound(text="this agent does not measure usage")
         return await asyncio.to_thread(self._meter.measure)
 
     def _container(self, request: web.Request) -> Container:
@@ -154,7 +145,7 @@ def _is_running(container: Container) -> bool:
 
 
 def _ports(folder: Path) -> set[int]:
-    """Ports that the pod's own processes listen on."""
+    """Ports on which the pod's processes listen."""
     shims = [container.running_pid() for container in containers.all_in(folder)]
     pids = [pid for shim in shims if shim is not None for pid in procfs.descendants(shim)]
     return procfs.listening_ports(pids)
@@ -168,8 +159,8 @@ async def _accepted(request: web.Request, protocols: tuple[str, ...]) -> web.Web
     return socket
 
 
-def _wanted(request: web.Request) -> sessions.Wanted:
-    return sessions.Wanted(
+def _stream_request(request: web.Request) -> exec_session.StreamRequest:
+    return exec_session.StreamRequest(
         command=tuple(request.query.getall("command", [])),
         stdin=_flag(request, "stdin"),
         stdout=_flag(request, "stdout"),
@@ -178,12 +169,12 @@ def _wanted(request: web.Request) -> sessions.Wanted:
     )
 
 
-def _query(request: web.Request) -> logs.Query:
+def _query(request: web.Request) -> reader.LogQuery:
     since_seconds, since_time = request.query.get("sinceSeconds"), request.query.get("sinceTime")
     since = times.parse(since_time) if since_time else None
     if since_seconds:
         since = times.now() - datetime.timedelta(seconds=int(since_seconds))
-    return logs.Query(
+    return reader.LogQuery(
         follow=_flag(request, "follow"),
         timestamps=_flag(request, "timestamps"),
         tail_lines=_number(request, "tailLines"),

@@ -1,9 +1,10 @@
 """The agent on a node of Kubernetes: `python -m windlass.agent cluster --node NAME`.
 
-Kubelet runs the pods. This keeps what kubelet does not: the logs of Runs' pods beyond the pods
-(`agent.held`), which devices they got (`agent.granted`), what jobs say of their progress, and what
-node and pods use (`agent.reporting`), with the same code as when embedded. It is a DaemonSet; all
-that it holds lies on the node, so it may be killed at any moment.
+Kubelet runs the pods. The agent does what kubelet does not: it archives the logs of Runs' pods
+(`agent.daemonset.kubelet_log_archive`), records the devices of each pod
+(`agent.daemonset.pod_resources`), publishes the progress of jobs, and sends the usage of node and
+pods (`agent.metrics.push`). It runs as a DaemonSet. All of its state is on the node's disk, so it
+may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -20,26 +21,31 @@ import time
 import urllib.parse
 from pathlib import Path
 
-from windlass.agent import changes, endings, granted, held, podgroups, progress, reporting
-from windlass.kinds import hostpods, kubernetes, run
+from windlass.agent.daemonset import kubelet_log_archive, pod_resources
+from windlass.agent.metrics import kubelet_cgroups, push
+from windlass.agent.pods import progress
+from windlass.agent.runtime import exit_status
+from windlass.kinds.annotations import PROGRESS, SHARED_MEMORY_FULL
+from windlass.kinds.types import core, run
+from windlass.podlogs import inotify
 from windlass.store import connect, errors
-from windlass.store.kubernetes.access import KubeconfigError
+from windlass.store.informer import Change, Informer
 from windlass.store.kubernetes.client import KubernetesStore
-from windlass.store.reflector import Change, Reflector
+from windlass.store.kubernetes.config.model import KubeconfigError
 
 log = logging.getLogger("windlass.agent")
 
-_LOOK = 1.0
-"""Seconds between two looks at logs that grow: kubelet rotates no sooner than every ten."""
+_INTERVAL = 1.0
+"""Seconds between two rounds over the logs: kubelet rotates at most every ten seconds."""
 _GATHER = 0.05
-"""Seconds in which changes of a folder are one."""
+"""Seconds within which changes of a folder are handled together."""
 _SEND = 0.5
-"""Seconds between two looks for logs to send: whoever misses the pod asks the server."""
+"""Seconds between two checks for logs to send: once a pod is deleted, readers ask the server."""
 _RETRY = 5.0
 _ENDED = ("Succeeded", "Failed")
 _PLATFORM = "/apis/platform.windlass.dev/v1alpha1"
 _GONE = (404, 409)
-"""The Run is gone, or is another one by now: nobody will ask for its logs."""
+"""The Run is deleted, or another Run has its name: its logs are not needed any more."""
 
 
 def main(argv: list[str]) -> int:
@@ -63,7 +69,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--state", type=Path, default=Path("/var/log/windlass"),
-        help="where logs are held; in the same mount as --logs (default %(default)s)",
+        help="folder of the log archive; in the same mount as --logs (default %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--kubelet", type=Path, default=Path("/var/lib/kubelet"),
@@ -71,26 +77,26 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--cgroups", type=Path, default=Path("/sys/fs/cgroup"),
-        help="the machine's, where kubelet's groups are (default %(default)s)",
+        help="the machine's cgroup file system (default %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--ready", type=Path, help="a file that is made when it knows its pods")
+    parser.add_argument("--ready", type=Path, help="file to create when the pods are listed")
     options = parser.parse_args(argv)
     if not options.node:
-        parser.error("--node NAME, or the variable NODE_NAME, must say which node this is")
+        parser.error("the node's name is missing: pass --node NAME or set NODE_NAME")
     return options
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    """Until SIGTERM or SIGINT."""
+    """Runs until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     store = connect.open_store(options.kubeconfig)
-    logs = held.Held(options.state, options.logs)
-    agent = Agent(store, options.node, logs, options.kubelet, options.ready)
-    meter = podgroups.PodMeter(options.node, options.cgroups, options.logs)
-    reports = reporting.Reports(store, options.node, meter)
+    logs = kubelet_log_archive.KubeletLogArchive(options.state, options.logs)
+    agent = DaemonSetAgent(store, options.node, logs, options.kubelet, options.ready)
+    meter = kubelet_cgroups.PodMeter(options.node, options.cgroups, options.logs)
+    reports = push.MetricsPush(store, options.node, meter)
     working = asyncio.create_task(_all(agent, reports))
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -104,103 +110,104 @@ async def _serve(options: argparse.Namespace) -> None:
         await store.close()
 
 
-async def _all(agent: Agent, reports: reporting.Reports) -> None:
+async def _all(agent: DaemonSetAgent, reports: push.MetricsPush) -> None:
     async with asyncio.TaskGroup() as both:
         both.create_task(agent.run())
         both.create_task(reports.run())
 
 
-class Agent:
+class DaemonSetAgent:
     def __init__(
         self,
         store: KubernetesStore,
         node: str,
-        logs: held.Held,
+        logs: kubelet_log_archive.KubeletLogArchive,
         kubelet: Path,
         ready: Path | None = None,
     ) -> None:
-        """`kubelet`: its folder. `ready`: a file that says that it works."""
+        """`kubelet`: kubelet's folder. `ready`: a file to create when the pods are listed."""
         self._ready = ready
         self._store = store
         self._logs = logs
-        self._devices = granted.Devices(kubelet / granted.SOCKET, store)
+        self._devices = pod_resources.DeviceRecorder(kubelet / pod_resources.SOCKET, store)
         self._folder = kubelet / "pods"
-        """Where kubelet has the volumes of pods."""
-        self._pods = Reflector(
+        """Kubelet's folder with the volumes of pods."""
+        self._pods = Informer(
             store,
-            kubernetes.Pod,
+            core.Pod,
             label_selector=run.LABEL_RUN,
             field_selector=f"spec.nodeName={node}",
-            on_event=self._see,
+            on_event=self._on_event,
         )
         self._woken = asyncio.Event()
-        self._leaving: list[kubernetes.Pod] = []
-        """Pods that are gone since the last round: their logs may still be there."""
+        self._leaving: list[core.Pod] = []
+        """Pods that were deleted since the last round: their logs may still exist."""
         self._jobs: dict[str, asyncio.Task[None]] = {}
-        """By uid of a pod: who looks at what its job writes."""
+        """Uid of a pod -> the task that follows the files its job writes."""
         self._later: dict[Path, float] = {}
-        """Entries that could not be sent, and when to try again."""
+        """Entries that could not be sent -> time of the next try."""
 
     async def run(self) -> None:
-        """Until cancelled."""
-        noticing = changes.Changes()
+        """Runs until cancelled."""
+        folders = inotify.Inotify()
         try:
             async with self._pods:
                 await self._pods.synced()
-                log.info("watches %d pods of runs", len(self._pods))
+                log.info("watching %d pods of runs", len(self._pods))
                 if self._ready is not None:
                     self._ready.touch()
-                async with asyncio.TaskGroup() as all_of_it:
-                    all_of_it.create_task(self._look_for_ever(noticing))
-                    all_of_it.create_task(self._send_for_ever())
-                    all_of_it.create_task(self._grant_for_ever())
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._archive_forever(folders))
+                    tasks.create_task(self._send_forever())
+                    tasks.create_task(self._record_devices_forever())
         finally:
             for task in self._jobs.values():
                 task.cancel()
             await asyncio.gather(*self._jobs.values(), return_exceptions=True)
-            noticing.close()
+            folders.close()
 
-    async def _look_for_ever(self, noticing: changes.Changes) -> None:
+    async def _archive_forever(self, folders: inotify.Inotify) -> None:
         while True:
             self._woken.clear()
-            await self._round(noticing)
+            await self._round(folders)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK):
+                async with asyncio.timeout(_INTERVAL):
                     await self._woken.wait()
 
-    def _see(self, change: Change, before: kubernetes.Pod | None, _: kubernetes.Pod | None) -> None:
+    def _on_event(self, change: Change, before: core.Pod | None, _: core.Pod | None) -> None:
         if change == "DELETED" and before is not None:
             self._leaving.append(before)
         self._woken.set()
 
-    async def _round(self, noticing: changes.Changes) -> None:
-        """Logs first: kubelet removes them soon after the pod."""
+    async def _round(self, folders: inotify.Inotify) -> None:
+        """Links logs, then starts and stops the tasks of pods. Logs come first: kubelet removes
+        them soon after the pod."""
         leaving, self._leaving = self._leaving, []
         pods = list(self._pods)
-        await asyncio.to_thread(self._hold, [*leaving, *pods])
+        await asyncio.to_thread(self._link_logs, [*leaving, *pods])
         here = {pod.uid for pod in pods}
         for uid in here - self._jobs.keys():
-            self._jobs[uid] = asyncio.create_task(self._follow(uid, noticing))
+            self._jobs[uid] = asyncio.create_task(self._follow(uid, folders))
         for uid in self._jobs.keys() - here:
             self._jobs.pop(uid).cancel()
 
-    async def _grant_for_ever(self) -> None:
-        """Beside the rounds: they hold logs, whether or not the API server answers."""
+    async def _record_devices_forever(self) -> None:
+        """A task of its own: linking logs must not wait for the API server."""
         while True:
-            await self._devices.look(list(self._pods))
-            await asyncio.sleep(_LOOK)
+            await self._devices.update(list(self._pods))
+            await asyncio.sleep(_INTERVAL)
 
-    def _hold(self, pods: list[kubernetes.Pod]) -> None:
+    def _link_logs(self, pods: list[core.Pod]) -> None:
         for pod in pods:
             try:
-                self._logs.hold(pod)
+                self._logs.link(pod)
             except OSError as problem:
-                log.warning("the logs of pod %s are not held: %s", pod.name, problem)
+                log.warning("the logs of pod %s are not archived: %s", pod.name, problem)
 
-    # --- logs of pods that are gone
+    # --- logs of deleted pods
 
-    async def _send_for_ever(self) -> None:
-        """Beside the rounds: a server that is slow or away keeps no log from being held."""
+    async def _send_forever(self) -> None:
+        """A task of its own: linking logs must not wait for a slow or unreachable server."""
         while True:
             here = {pod.uid for pod in (*self._pods, *self._leaving)}
             for entry in await asyncio.to_thread(self._logs.entries):
@@ -208,33 +215,36 @@ class Agent:
                     await self._send(entry)
             await asyncio.sleep(_SEND)
 
-    async def _send(self, entry: held.Entry) -> None:
-        """Hands what is held to the server and lets go of it when that has it."""
+    async def _send(self, entry: kubelet_log_archive.ArchivedPod) -> None:
+        """Sends an entry to the server and deletes it when the server has it."""
         if self._later.get(entry.folder, 0.0) > time.monotonic():
             return
         try:
             status = await self._upload(entry)
         except errors.ApiError as problem:
-            status, words = 503, problem.message
+            status, detail = 503, problem.message
         else:
-            words = f"the server answered {status}"
+            detail = f"the server answered {status}"
         if status < 300 or status in _GONE:
-            what = "sent to the server" if status < 300 else f"let go: {words}"
+            what = "sent to the server" if status < 300 else f"discarded: {detail}"
             log.info("the log of pod %s is %s", entry.record["pod"], what)
             await asyncio.to_thread(entry.drop)
             self._later.pop(entry.folder, None)
             return
-        log.warning("the log of pod %s cannot be sent yet: %s", entry.record["pod"], words)
+        pod = entry.record["pod"]
+        log.warning("the log of pod %s is not sent, retry in %g s: %s", pod, _RETRY, detail)
         self._later[entry.folder] = time.monotonic() + _RETRY
 
-    async def _upload(self, entry: held.Entry) -> int:
-        told = dict(entry.record)
-        namespace, name = told.pop("namespace"), told.pop("runName")
+    async def _upload(self, entry: kubelet_log_archive.ArchivedPod) -> int:
+        """Sends the segments, then the record; returns the first HTTP status that is no success,
+        else that of the record."""
+        record = dict(entry.record)
+        namespace, name = record.pop("namespace"), record.pop("runName")
         base = "/".join(
             (_PLATFORM, "namespaces", namespace, "runs", urllib.parse.quote(name), "logs",
              entry.folder.name)
         )  # fmt: skip
-        owner = (("run", told["run"]),)
+        owner = (("run", record["run"]),)
         total = 0
         for container, number, path in entry.segments:
             data = await asyncio.to_thread(path.read_bytes)
@@ -245,59 +255,61 @@ class Agent:
             )  # fmt: skip
             if status >= 300:
                 return status
-        told |= {"keptAt": entry.at, "bytes": total}
+        record |= {"keptAt": entry.at, "bytes": total}
         status, _, _ = await self._store.raw(
-            "PUT", base, body=json.dumps(told).encode(), query=owner
+            "PUT", base, body=json.dumps(record).encode(), query=owner
         )
         return status
 
-    async def _follow(self, uid: str, noticing: changes.Changes) -> None:
-        await asyncio.gather(self._carry_progress(uid, noticing), self._watch_shared_memory(uid))
+    async def _follow(self, uid: str, folders: inotify.Inotify) -> None:
+        await asyncio.gather(self._publish_progress(uid, folders), self._watch_shared_memory(uid))
 
     # --- shared memory
 
     async def _watch_shared_memory(self, uid: str) -> None:
-        """Says on the pod that its /dev/shm was full: its controller reads that when it fails."""
+        """Annotates the pod when its /dev/shm was full: the run controller reads that if the pod
+        fails."""
         folder = self._folder / uid / "volumes" / "kubernetes.io~empty-dir" / "shm"
-        shm = endings.SharedMemory({"size": 0, "path": str(folder), "private": True})
+        shm = exit_status.SharedMemory({"size": 0, "path": str(folder), "private": True})
         while (pod := self._pod(uid)) and pod.status.phase not in _ENDED:
-            shm.look()
-            full = hostpods.SHARED_MEMORY_FULL
+            shm.sample()
+            full = SHARED_MEMORY_FULL
             if shm.was_full and await self._annotate(pod, full, "true"):
                 return
-            await asyncio.sleep(shm.interval or _LOOK)
+            await asyncio.sleep(shm.interval or _INTERVAL)
 
     # --- progress
 
-    async def _carry_progress(self, uid: str, noticing: changes.Changes) -> None:
-        """What the job writes into the pod's annotation: noticed at once, because kubelet removes
-        the file soon after the pod's end; written not too often."""
+    async def _publish_progress(self, uid: str, folders: inotify.Inotify) -> None:
+        """Copies the job's progress file into the pod's annotation. The file is read at once,
+        because kubelet removes it soon after the pod's end; the annotation is written at a limited
+        rate."""
         folder = self._folder / uid / "volumes" / "kubernetes.io~empty-dir" / "run"
         while not folder.is_dir():
             pod = self._pod(uid)
             if pod is None or pod.status.phase in _ENDED:
                 return
-            await asyncio.sleep(_LOOK)
-        told = written = sent = ""
+            await asyncio.sleep(_INTERVAL)
+        report = written = sent = ""
         due = 0.0
         writing: asyncio.Task[bool] | None = None
-        with noticing.watching(folder) as watch:
+        with folders.watching(folder) as watch:
             try:
                 while pod := self._pod(uid):
                     watch.clear()
-                    told = progress.read(str(folder / "progress.json"), _user(pod)) or told
+                    report = progress.read(str(folder / "progress.json"), _user(pod)) or report
                     over = pod.status.phase in _ENDED
                     if writing is not None and writing.done():
                         if writing.result():
                             written, due = sent, time.monotonic() + progress.EVERY
                         writing = None
-                    if over and told == written:
+                    if over and report == written:
                         return
                     timely = over or time.monotonic() >= due
-                    if writing is None and told != written and timely:
-                        sent = told
-                        # Beside the reading: an API server that is away keeps nothing unread.
-                        write = self._annotate(pod, hostpods.PROGRESS, told)
+                    if writing is None and report != written and timely:
+                        sent = report
+                        # A task of its own: reading must not wait for the API server.
+                        write = self._annotate(pod, PROGRESS, report)
                         writing = asyncio.create_task(write)
                         writing.add_done_callback(lambda _: watch.wake())
                     await watch.wait()
@@ -306,23 +318,25 @@ class Agent:
                 if writing is not None:
                     writing.cancel()
 
-    def _pod(self, uid: str) -> kubernetes.Pod | None:
-        """As it is now; None when it is gone."""
+    def _pod(self, uid: str) -> core.Pod | None:
+        """The pod from the informer; None when it is deleted."""
         return next((pod for pod in self._pods if pod.uid == uid), None)
 
-    async def _annotate(self, pod: kubernetes.Pod, name: str, told: str) -> bool:
-        patch = {"metadata": {"uid": pod.uid, "annotations": {name: told}}}
+    async def _annotate(self, pod: core.Pod, name: str, value: str) -> bool:
+        """Writes an annotation; returns False if it must be tried again."""
+        patch = {"metadata": {"uid": pod.uid, "annotations": {name: value}}}
         try:
-            await self._store.patch(kubernetes.Pod, pod.name, pod.namespace, patch=patch)
+            await self._store.patch(core.Pod, pod.name, pod.namespace, patch=patch)
         except (errors.NotFound, errors.Conflict):
-            return True  # gone, or another one of its name
+            return True  # deleted, or replaced by a pod of the same name
         except errors.ApiError as problem:
-            log.warning("%s of pod %s cannot be written: %s", name, pod.name, problem.message)
+            log.warning("annotation %s of pod %s is not written, it is tried again: %s",
+                        name, pod.name, problem.message)  # fmt: skip
             return False
         return True
 
 
-def _user(pod: kubernetes.Pod) -> int | None:
-    """Whom the pod's processes run as, if it says so."""
+def _user(pod: core.Pod) -> int | None:
+    """The user id of the pod's processes, if its spec sets one."""
     found = (pod.spec.security_context or {}).get("runAsUser")
     return found if isinstance(found, int) else None

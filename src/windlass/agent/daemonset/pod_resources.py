@@ -1,8 +1,8 @@
-"""Which devices kubelet gave to the pods of Runs: read from its pod-resources socket, written on
-the pods.
+"""Records the devices that kubelet assigned to the pods of Runs: reads kubelet's PodResources API
+and annotates the pods.
 
-The scheduler counts whole devices; kubelet and the device plug-in choose which. Only kubelet knows
-the choice, and only on its node, while the pod is there. `agent.cluster` runs this.
+The scheduler counts whole devices; kubelet and the device plug-in choose the ids. Only kubelet
+knows the choice, on its node, while the pod exists. `agent.daemonset.main` runs this.
 """
 
 from __future__ import annotations
@@ -13,100 +13,101 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from windlass.kinds import hostpods, kubernetes
-from windlass.store import client, errors
+from windlass.kinds.annotations import GRANTED
+from windlass.kinds.types import core
+from windlass.store import errors, interface
 
 log = logging.getLogger(__name__)
 
 SOCKET = "pod-resources/kubelet.sock"
-"""Below kubelet's folder."""
+"""Path in kubelet's folder."""
 _LIST = "/v1.PodResourcesLister/List"
 _SECONDS = 10.0
 _TEXT = 2
-"""How protobuf marks texts, bytes and messages; nothing else is read here."""
+"""Protobuf wire type of strings, bytes and messages; no other is read here."""
 
-Granted = dict[str, list[str]]
-"""Resource -> ids, as the plug-in names them."""
+DeviceIds = dict[str, list[str]]
+"""Resource -> device ids of the plug-in."""
 
 
-class Devices:
-    """Asked now and then; asks kubelet only while a pod waits for its answer."""
+class DeviceRecorder:
+    """Annotates pods with their devices; calls kubelet only while a pod lacks the annotation."""
 
-    def __init__(self, socket: Path, store: client.Store) -> None:
+    def __init__(self, socket: Path, store: interface.Store) -> None:
         self._socket = socket
         self._store = store
-        self._told = False
+        self._warned = False
 
-    async def look(self, pods: list[kubernetes.Pod]) -> None:
-        """Writes on every pod that has devices which they are, once."""
+    async def update(self, pods: list[core.Pod]) -> None:
+        """Annotates every pod that has devices and no annotation."""
         waiting = [pod for pod in pods if _is_unknown(pod)]
         if not waiting or not self._socket.exists():
             return
         try:
-            found = await ask(self._socket)
+            found = await list_pod_resources(self._socket)
         except OSError as problem:
-            if not self._told:
-                log.warning("kubelet does not say who got which devices: %s", problem)
-            self._told = True
+            if not self._warned:
+                log.warning("kubelet's PodResources API does not answer: %s", problem)
+            self._warned = True
             return
-        self._told = False
+        self._warned = False
         for pod in waiting:
-            granted = found.get((pod.namespace, pod.name))
-            if granted:
-                await self._write(pod, granted)
+            devices = found.get((pod.namespace, pod.name))
+            if devices:
+                await self._write(pod, devices)
 
-    async def _write(self, pod: kubernetes.Pod, granted: Granted) -> None:
-        told = json.dumps(granted, sort_keys=True)
-        patch = {"metadata": {"uid": pod.uid, "annotations": {hostpods.GRANTED: told}}}
+    async def _write(self, pod: core.Pod, devices: DeviceIds) -> None:
+        value = json.dumps(devices, sort_keys=True)
+        patch = {"metadata": {"uid": pod.uid, "annotations": {GRANTED: value}}}
         try:
-            await self._store.patch(kubernetes.Pod, pod.name, pod.namespace, patch=patch)
+            await self._store.patch(core.Pod, pod.name, pod.namespace, patch=patch)
         except errors.ApiError as problem:
-            log.warning("the devices of pod %s cannot be written: %s", pod.name, problem.message)
+            log.warning("the devices of pod %s are not recorded: %s", pod.name, problem.message)
 
 
-async def ask(socket: Path) -> dict[tuple[str, str], Granted]:
-    """(namespace, pod) -> its devices, as kubelet knows them now; OSError if it cannot be asked."""
+async def list_pod_resources(socket: Path) -> dict[tuple[str, str], DeviceIds]:
+    """(namespace, pod) -> its devices. Raises OSError if kubelet does not answer."""
     # Imported late: most nodes have no devices.
     try:
         import grpc
         import grpc.aio
     except ImportError as problem:
-        raise OSError(f"{problem}; install windlass[node]") from problem
+        raise OSError(f"{problem}; install windlass-platform[node]") from problem
     async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
         call: Any = channel.unary_unary(_LIST, response_deserializer=read_list)
         try:
-            found: dict[tuple[str, str], Granted] = await call(b"", timeout=_SECONDS)
+            found: dict[tuple[str, str], DeviceIds] = await call(b"", timeout=_SECONDS)
         except grpc.aio.AioRpcError as problem:
             raise OSError(f"{problem.code().name}: {problem.details()}") from problem
     return found
 
 
-def read_list(message: bytes) -> dict[tuple[str, str], Granted]:
-    """A ListPodResourcesResponse of the API v1."""
+def read_list(message: bytes) -> dict[tuple[str, str], DeviceIds]:
+    """Decodes a ListPodResourcesResponse of the v1 API."""
     found = {}
     for number, pod in _fields(message):
         if number == 1:
             parts = list(_fields(pod))
             name, namespace = (_first(parts, wanted) for wanted in (1, 2))
-            granted: Granted = {}
+            assigned: DeviceIds = {}
             for devices in _inner(parts, 3, 2):
                 listed = list(_fields(devices))
-                ids = granted.setdefault(_first(listed, 1), [])
+                ids = assigned.setdefault(_first(listed, 1), [])
                 ids += [text.decode() for number, text in listed if number == 2]
-            found[namespace, name] = {resource: sorted(ids) for resource, ids in granted.items()}
+            found[namespace, name] = {resource: sorted(ids) for resource, ids in assigned.items()}
     return found
 
 
-def _is_unknown(pod: kubernetes.Pod) -> bool:
-    """Whether a pod holds devices of a plug-in and does not say which."""
-    if pod.status.phase != "Running" or hostpods.GRANTED in (pod.metadata.annotations or {}):
+def _is_unknown(pod: core.Pod) -> bool:
+    """Whether a running pod has devices of a plug-in and no annotation with their ids."""
+    if pod.status.phase != "Running" or GRANTED in (pod.metadata.annotations or {}):
         return False
     resources = (container.resources for container in pod.spec.containers)
     return any("/" in name for each in resources if each for name in each.limits or ())
 
 
 def _inner(parts: list[tuple[int, bytes]], outer: int, inner: int) -> Iterator[bytes]:
-    """Messages of one field of the messages of another."""
+    """The messages in field `inner` of the messages in field `outer`."""
     for number, message in parts:
         if number == outer:
             for within, found in _fields(message):
@@ -119,7 +120,7 @@ def _first(parts: list[tuple[int, bytes]], wanted: int) -> str:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of each text or message in a protobuf message; numbers are passed over."""
+    """Field number and bytes of each string or message in a protobuf message; skips numbers."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

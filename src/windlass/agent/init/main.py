@@ -1,13 +1,15 @@
-"""Inside a pod, before its command: fetch the code, build the environment, find the other members.
+"""The init container of a pod: fetches the code, builds the environment, finds the other pods of
+the run.
 
-`PYTHON -I -m windlass.agent.prepare`, as the init container that `control.podrender` writes. What
-to do is in WINDLASS_PREPARE. When something fails, reason and message go to the pod's termination
-log. Standard library only: it starts quickly.
+`PYTHON -I -m windlass.agent.init.main`, in the init container that `control.runs.pod_template`
+adds. The variable WINDLASS_PREPARE has its configuration. On a failure, reason and message are
+written to the pod's termination log. Standard library only, for a quick start.
 
-    run/environment      a script that a shell reads before the command; it reads another, with
-                         the packages' paths, which `agent.furnishing` writes
-    run/bin/sh ...       that shell, where the command may run in an image that has none
-    run/companion.py     for frameworks that start things on other members
+    run/environment      a script that a shell sources before the command; it sources a second one
+                         with the paths of packages, which `agent.init.image_environment` writes
+    run/bin/sh ...       that shell, for images that have none
+    run/python           the package `windlass` for programs inside the job (`windlass.injob`)
+    run/companion.py     for frameworks that start processes in other pods
 """
 
 from __future__ import annotations
@@ -21,65 +23,73 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from windlass import frameworks
-from windlass.agent import asking, environments, furnishing
-from windlass.frameworks import companion, group
-from windlass.frameworks import order as orders
+from windlass import frameworks, injob
+from windlass.agent.init import image_environment, platform_client, python_environments
+from windlass.frameworks import companion, group, group_file
 
-FAILED = furnishing.FAILED
+FAILED = image_environment.FAILED
 _LATE = "Timeout"
 _TOOLS = ("sh", "kill", "sleep")
+_PYTHON = "run/python"
+"""Folder of `windlass.injob` below the pod's folder, in a pod with images."""
 
 
 class PrepareError(Exception):
-    """Why the run cannot start, for people."""
+    """The run cannot start; the message is for the user."""
 
 
 def main() -> int:
     root = Path(os.environ.get("WINDLASS_ROOT", "/windlass"))
     try:
         prepare(root, json.loads(os.environ["WINDLASS_PREPARE"]))
-    except asking.LateError as problem:
-        told = f"{problem}; look at what keeps them with: windlass why RUN"
-        furnishing.leave_words(_LATE, told)
+    except platform_client.LateError as problem:
+        message = f"{problem}; see why they wait with: windlass why RUN"
+        image_environment.write_termination_message(_LATE, message)
         return 1
     except (
-        PrepareError, asking.RefusedError, environments.BuildError, furnishing.SetupError, OSError,
+        PrepareError, platform_client.RejectedError, python_environments.BuildError,
+        image_environment.SetupError, OSError,
     ) as problem:  # fmt: skip
-        furnishing.leave_words(FAILED, str(problem))
+        image_environment.write_termination_message(FAILED, str(problem))
         return 1
     return 0
 
 
-def prepare(root: Path, order: dict[str, Any]) -> None:
+def prepare(root: Path, config: dict[str, Any]) -> None:
+    """Does what the configuration in WINDLASS_PREPARE requests."""
     (root / "run").mkdir(exist_ok=True)
-    if order.get("tools"):
+    if config.get("tools"):
         _copy_tools(root / "run")
+        injob.copy_to(root / _PYTHON)
     code = None
-    if order["code"]:
+    if config["code"]:
         code = root / "code"
-        _fetch_code(code, order["code"], root)
-    if order.get("image"):
-        # Packages are for the Python of that image: made there, when this has ended.
-        furnishing.copy_into(root, order["library"])
+        _fetch_code(code, config["code"], root)
+    if config.get("image"):
+        # Packages are built for the Python of that image, in the init container after this one.
+        image_environment.copy_into(root, config["library"])
     else:
-        furnishing.furnish(root, order, code)
+        image_environment.build(root, config, code)
     rendered = None
-    if order.get("group"):
-        # Last: all that takes time is done by then, and the others are there.
-        rendered = _find_others(root, order["group"], order["patience"])
-    _write_entry(root, rendered)
+    if config.get("group"):
+        # Last: after the slow steps, the other pods have their addresses.
+        rendered = _find_others(root, config["group"], config["patience"])
+    _write_entry(root, rendered, own_library=bool(config.get("tools")))
 
 
-def _write_entry(root: Path, found: group.Rendered | None) -> None:
-    """A script that a shell reads before the command. It notes which process becomes the command:
-    whoever wants to send it a signal of the run's own looks there."""
+def _write_entry(root: Path, found: group.Rendered | None, *, own_library: bool) -> None:
+    """Writes the script that a shell sources before the command. It records the pid of the command,
+    which receives the run's signals."""
     path = root / "run" / "environment"
     lines = [f"echo $$ > {shlex.quote(f'{path}.pid')}"]
     if found is not None:
-        told = found.variables.items()
-        lines += [f"export {name}={shlex.quote(value)}" for name, value in told]
-    lines.append(f". {shlex.quote(str(root / furnishing.PACKAGES))}")
+        variables = found.variables.items()
+        lines += [f"export {name}={shlex.quote(value)}" for name, value in variables]
+    lines.append(f". {shlex.quote(str(root / image_environment.PACKAGES))}")
+    if own_library:
+        # Here and not in the pod: the image may set PYTHONPATH.
+        folder = shlex.quote(str(root / _PYTHON))
+        lines.append(f'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}"{folder}')
     if found is not None and found.command:
         lines.append(f"set -- {shlex.join(found.command)}")
     fresh = path.with_name(path.name + ".new")
@@ -87,19 +97,19 @@ def _write_entry(root: Path, found: group.Rendered | None) -> None:
     fresh.replace(path)
 
 
-def _find_others(root: Path, order: dict[str, Any], seconds: float) -> group.Rendered:
-    server = asking.Server.from_environment(root)
-    sizes = orders.sizes(order)
-    print("waiting for", sum(sizes.values()), "members", flush=True)  # noqa: T201 - the pod's log
-    book = server.addresses(order["run"], order["attempt"], sizes, seconds)
-    found, me = orders.read(order, book, str(root), str(root / "run" / "companion.py"))
-    rendered = frameworks.render(order["framework"], found, me)
+def _find_others(root: Path, config: dict[str, Any], seconds: float) -> group.Rendered:
+    server = platform_client.PlatformClient.from_environment(root)
+    sizes = group_file.sizes(config)
+    print("waiting for", sum(sizes.values()), "replicas", flush=True)  # noqa: T201 - the pod's log
+    addresses = server.addresses(config["run"], config["attempt"], sizes, seconds)
+    found, own = group_file.read(config, addresses, str(root), str(root / "run" / "companion.py"))
+    rendered = frameworks.render(config["framework"], found, own)
     companion.write_files(root / "run", dict(rendered.files))
     return rendered
 
 
 def _copy_tools(folder: Path) -> None:
-    """A static shell, and the companion: the command's image may have neither."""
+    """Copies a static shell and the companion: the command's image may have neither."""
     shutil.copy(companion.__file__, folder / "companion.py")
     shell = shutil.which("busybox")
     if shell is None:
@@ -120,21 +130,22 @@ def _copy_tools(folder: Path) -> None:
 def _fetch_code(folder: Path, digest: str, root: Path) -> None:
     archive = root / "run" / "code.tar"
     try:
-        asking.Server.from_environment(root).fetch(digest, archive)
+        platform_client.PlatformClient.from_environment(root).fetch(digest, archive)
         unpack(archive, folder)
     finally:
         archive.unlink(missing_ok=True)
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Files, folders and links that stay inside `folder`; anything else is refused."""
+    """Extracts files, folders and links that stay inside of `folder`. Raises PrepareError for
+    anything else."""
     folder.mkdir(exist_ok=True)
     for left in folder.iterdir():
-        # A container that was started again begins anew.
+        # A restarted container starts with an empty folder.
         shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
     try:
         with tarfile.open(archive, "r:*") as tar:
-            # Checked here: Python before 3.11.4 has no filters, and Debian 12 has one of those.
+            # `_check` is the filter: Python before 3.11.4, as in Debian 12, has none.
             tar.extraction_filter = lambda member, _path: member
             for member in tar:
                 _check(member, folder)
@@ -144,17 +155,19 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def _check(member: tarfile.TarInfo, folder: Path) -> None:
-    """Refuses what is not inside `folder`, links that were unpacked before included; its owner and
-    mode become those of any file of ours."""
+    """Rejects a member outside of `folder`, also through links that were extracted before. Sets its
+    owner and mode."""
     root = os.path.realpath(folder)
-    place = os.path.join(root, member.name)
-    leads_to = [os.path.realpath(os.path.dirname(place))]
+    target = os.path.join(root, member.name)
+    leads_to = [os.path.realpath(os.path.dirname(target))]
     if member.issym():
         leads_to.append(os.path.realpath(os.path.join(leads_to[0], member.linkname)))
     elif not (member.isreg() or member.isdir()):
-        raise PrepareError(f"the code cannot be unpacked: {member.name} is no file, folder or link")
+        raise PrepareError(
+            f"the code cannot be unpacked: {member.name} is not a file, folder or link"
+        )
     else:
-        leads_to.append(os.path.realpath(place))
+        leads_to.append(os.path.realpath(target))
     absolute = os.path.isabs(member.name) or (member.issym() and os.path.isabs(member.linkname))
     if absolute or any(os.path.commonpath((root, each)) != root for each in leads_to):
         raise PrepareError(f"the code cannot be unpacked: {member.name} leads out of its folder")

@@ -1,5 +1,5 @@
-"""What a pod asks the platform's server for, with its own token: its run's code, where the other
-members are. Called by `agent.prepare`. Standard library only: it runs inside pods.
+"""The client of the platform API inside of a pod, with the pod's token: fetches the run's code and
+the addresses of the other pods. Called by `agent.init.main`. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 _ROOT = "/apis/platform.windlass.dev/v1alpha1"
-_PATIENCE = 600.0
-"""Seconds for which a server that is away is asked again. Whoever has no time for that says so in
-`duration.start`: a server that is replaced, or was killed, is no fault of the run's."""
+_RETRY_SECONDS = 600.0
+"""How long requests to an unreachable server are retried: a restart of the server must not fail the
+run. A user who needs a shorter limit sets `duration.start`."""
 _LONGEST_PAUSE = 8.0
 _PIECE = 1 << 20
 _WAIT = 20
-"""Seconds that the server may hold one question for addresses."""
+"""Seconds that the server may wait before it answers a request for addresses."""
 T = TypeVar("T")
 
 
-class RefusedError(Exception):
-    """The server will not give it, however often it is asked; the message is for people."""
+class RejectedError(Exception):
+    """The server rejects a request, so that a retry would not help; the message is for the user."""
 
 
 class LateError(Exception):
-    """Members that did not appear in time."""
+    """Pods of the run have no address in time."""
 
 
-class Server:
-    """The server as one pod knows it."""
+class PlatformClient:
+    """Sends requests to the platform API as one pod."""
 
     def __init__(self, address: str, authority: str, namespace: str, token: Path) -> None:
         self._address = urllib.parse.urlsplit(address)
@@ -44,8 +44,8 @@ class Server:
         self._token = token
 
     @staticmethod
-    def from_environment(root: Path) -> Server:
-        return Server(
+    def from_environment(root: Path) -> PlatformClient:
+        return PlatformClient(
             os.environ["WINDLASS_SERVER"],
             os.environ.get("WINDLASS_AUTHORITY", ""),
             os.environ["WINDLASS_NAMESPACE"],
@@ -53,13 +53,13 @@ class Server:
         )
 
     def fetch(self, digest: str, target: Path) -> None:
-        """A blob into a file."""
-        self._patiently("the code cannot be fetched", lambda: self._fetch_once(digest, target))
+        """Downloads a blob into a file."""
+        self._with_retries("the code cannot be fetched", lambda: self._fetch_once(digest, target))
 
     def addresses(
         self, run: str, attempt: int, sizes: Mapping[str, int], seconds: float
     ) -> dict[str, list[str]]:
-        """By role, where each member is; waits until all have an address."""
+        """Role -> addresses of its pods; waits until all have one."""
         deadline = time.monotonic() + seconds
         name = urllib.parse.quote(run, safe="")
         while True:
@@ -72,43 +72,45 @@ class Server:
                 return members
             if left <= 0:
                 raise LateError(
-                    f"after {seconds:.0f} s these members had no address: {', '.join(missing)}"
+                    f"after {seconds:.0f} s these replicas had no address: {', '.join(missing)}"
                 )
 
     def _members(self, path: str) -> dict[str, list[str]]:
-        book = self._patiently("the other members are not known", lambda: self._json(path))
-        members: dict[str, list[str]] = book["members"]
+        found = self._with_retries(
+            "the addresses of the other replicas are not known", lambda: self._json(path)
+        )
+        members: dict[str, list[str]] = found["members"]
         return members
 
-    def _patiently(self, problem: str, ask: Callable[[], T]) -> T:
-        """Asks again while the server is away; it may be starting again."""
-        deadline, pause = time.monotonic() + _PATIENCE, 0.25
+    def _with_retries(self, problem: str, request: Callable[[], T]) -> T:
+        """The result of `request`, which is retried while the server is unreachable."""
+        deadline, pause = time.monotonic() + _RETRY_SECONDS, 0.25
         while True:
             try:
-                return ask()
+                return request()
             except (OSError, http.client.HTTPException) as failure:
                 if isinstance(failure, OSError) and failure.filename:
-                    raise  # our own disk, not the server
+                    raise  # an error of the local disk, not of the server
                 if time.monotonic() >= deadline:
-                    raise RefusedError(f"{problem}: {failure}") from failure
+                    raise RejectedError(f"{problem}: {failure}") from failure
                 time.sleep(pause)
                 pause = min(_LONGEST_PAUSE, pause * 2)
-            except RefusedError as refused:
-                raise RefusedError(f"{problem}: {refused}") from refused
+            except RejectedError as rejected:
+                raise RejectedError(f"{problem}: {rejected}") from rejected
 
     def _json(self, path: str) -> Any:
         link = self._connect()
         try:
-            return json.loads(self._ask(link, path).read())
+            return json.loads(self._get(link, path).read())
         except ValueError as problem:
-            raise http.client.HTTPException(f"its answer cannot be read: {problem}") from problem
+            raise http.client.HTTPException(f"the response is not valid: {problem}") from problem
         finally:
             link.close()
 
     def _fetch_once(self, digest: str, target: Path) -> None:
         link = self._connect()
         try:
-            answer = self._ask(link, f"/blobs/{digest}")
+            answer = self._get(link, f"/blobs/{digest}")
             seen = hashlib.sha256()
             with target.open("wb") as file:
                 while piece := answer.read(_PIECE):
@@ -117,15 +119,15 @@ class Server:
         finally:
             link.close()
         if f"sha256:{seen.hexdigest()}" != digest:
-            raise http.client.HTTPException("what came is not what was uploaded")
+            raise http.client.HTTPException("the downloaded blob does not match its digest")
 
-    def _ask(self, link: http.client.HTTPConnection, path: str) -> http.client.HTTPResponse:
-        # Read anew each time: tokens are replaced before they end.
+    def _get(self, link: http.client.HTTPConnection, path: str) -> http.client.HTTPResponse:
+        # Read for each request: tokens are renewed before they expire.
         token = self._token.read_text().strip()
         link.request("GET", self._base + path, headers={"Authorization": f"Bearer {token}"})
         answer = link.getresponse()
         if answer.status != 200:
-            _refused(answer)
+            _raise_for(answer)
         return answer
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -142,7 +144,8 @@ def _missing(members: Mapping[str, Sequence[str]], sizes: Mapping[str, int]) -> 
     ]
 
 
-def _refused(answer: http.client.HTTPResponse) -> None:
+def _raise_for(answer: http.client.HTTPResponse) -> None:
+    """Raises HTTPException if a retry may help, else RejectedError."""
     body = answer.read(65536)
     if answer.status >= 500 or answer.status == 429:
         raise http.client.HTTPException(f"the server answered {answer.status}")
@@ -150,4 +153,4 @@ def _refused(answer: http.client.HTTPResponse) -> None:
         message = json.loads(body)["message"]
     except (ValueError, KeyError, TypeError):
         message = f"the server answered {answer.status}"
-    raise RefusedError(message)
+    raise RejectedError(message)

@@ -1,11 +1,11 @@
-"""Python environments of a team: built once per content, with uv, used by all its runs.
+"""Python environments of a team: built with uv, once per content, and used by all of its runs.
 
-    KEEP/<key>/            an environment; there only when it is whole; its time is its last use
-    KEEP/<key>.lock        who builds it holds this
-    KEEP/<key>.<pid>.new/  what is being built, or was when its builder was killed
+    KEEP/<key>/            a complete environment; its modification time is its last use
+    KEEP/<key>.lock        locked by the process that builds it
+    KEEP/<key>.<pid>.new/  an environment that is being built, or whose builder was killed
 
-A key stands for requirements, files they name, Python and platform. Environments are relocatable:
-each pod may see the folder at another path. Standard library only; runs inside pods.
+A key is the hash of requirements, the files they name, Python and platform. Environments are
+relocatable: the folder may have another path in each pod. Standard library only; runs inside pods.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 _FORMAT = 1
-"""Part of every key: raise it when environments are built differently."""
+"""Part of every key: increment it when environments are built differently."""
 _FILE = re.compile(r"(?:-r|-c|--requirements?|--constraints?)[ =]*(\S.*)")
 _LOCAL = re.compile(r"(-e|--editable)\b|[./~]|file:|.*@ *file:")
 _TRANSLATED = {
@@ -33,38 +33,39 @@ _TRANSLATED = {
     "PIP_FIND_LINKS": "UV_FIND_LINKS",
     "PIP_CERT": "SSL_CERT_FILE",
 }
-"""What a machine tells pip holds for uv, too, unless it tells uv otherwise."""
+"""Settings of pip that apply to uv, unless uv's own are set."""
 _SHOWN = 4000
 
 
 class BuildError(Exception):
-    """What the tool printed."""
+    """uv failed; the message is its output."""
 
 
 def ensure(
     keep: Path, requirements: Sequence[str], python: str, code: Path | None, code_digest: str,
     image: str = "",
 ) -> Path:  # fmt: skip
-    """The environment's folder, built if it is not there yet. Others who want the same wait.
-    `image`: whose Python and libraries it is for, if that is not the platform's own."""
+    """The folder of the environment, which is built if it does not exist; concurrent builds of the
+    same environment wait. `image`: the image whose Python and libraries it is for, if not the
+    platform's own."""
     keep.mkdir(parents=True, exist_ok=True)
-    interpreter = python or _usual_python()
-    place = keep / key(requirements, interpreter, code, code_digest, image)
-    if not _use(place):
-        with _held(place.with_name(place.name + ".lock")):
-            if not _use(place):
-                _build(place, requirements, interpreter, code)
-    return place
+    interpreter = python or _default_python()
+    target = keep / key(requirements, interpreter, code, code_digest, image)
+    if not _use(target):
+        with _locked(target.with_name(target.name + ".lock")):
+            if not _use(target):
+                _build(target, requirements, interpreter, code)
+    return target
 
 
 def key(
     requirements: Sequence[str], interpreter: str, code: Path | None, code_digest: str,
     image: str = "",
 ) -> str:  # fmt: skip
-    """The same for the same content."""
+    """The key of an environment: the same for the same content."""
     lines = [line.strip() for line in requirements if line.strip() and line.strip()[0] != "#"]
     named = [_content(line, code) for line in lines]
-    # A package that lies in the code itself is another one with each change of it.
+    # A package in the code itself changes with the code.
     own = code_digest if any(_LOCAL.match(line) for line in lines) else ""
     machine = (platform.system(), platform.machine(), *platform.libc_ver())
     facts = [_FORMAT, lines, named, own, _version(interpreter), machine]
@@ -73,7 +74,7 @@ def key(
 
 
 def _content(line: str, code: Path | None) -> str:
-    """What a file says that requirements refer to."""
+    """The content of the file that a line of requirements names; "" if it names none."""
     found = _FILE.fullmatch(line)
     if found is None:
         return ""
@@ -86,8 +87,8 @@ def _content(line: str, code: Path | None) -> str:
         ) from problem
 
 
-def _usual_python() -> str:
-    """The one that `python` means to the run, so that with and without packages it is the same."""
+def _default_python() -> str:
+    """The interpreter of the PATH, so that runs with and without packages use the same."""
     for name in ("python3", "python"):
         found = shutil.which(name)
         if found:
@@ -96,28 +97,29 @@ def _usual_python() -> str:
 
 
 def _version(interpreter: str) -> str:
-    """Two paths to the same interpreter are the same; a bare version is what it is."""
+    """The version and prefix of an interpreter, which are the same for all paths to it; a version
+    number is returned as it is."""
     if "/" not in interpreter:
         return interpreter
-    ask = "import sys; print(sys.version, sys.base_prefix)"
+    program = "import sys; print(sys.version, sys.base_prefix)"
     try:
         answer = subprocess.run(
-            [interpreter, "-I", "-c", ask], capture_output=True, text=True, check=True
+            [interpreter, "-I", "-c", program], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError) as problem:
         raise BuildError(f"{interpreter} does not run: {problem}") from problem
     return answer.stdout.strip()
 
 
-def _build(place: Path, requirements: Sequence[str], python: str, code: Path | None) -> None:
-    for left in place.parent.glob(f"{place.name}.*.new"):
-        # Its builder was killed: we hold the lock, so nobody builds there now.
+def _build(target: Path, requirements: Sequence[str], python: str, code: Path | None) -> None:
+    for left in target.parent.glob(f"{target.name}.*.new"):
+        # Its builder was killed: this process has the lock, so no other build is running.
         shutil.rmtree(left, ignore_errors=True)
-    fresh = place.with_name(f"{place.name}.{os.getpid()}.new")
+    fresh = target.with_name(f"{target.name}.{os.getpid()}.new")
     try:
-        keep = place.parent
-        words = ("--relocatable", "--quiet", "--python", python, str(fresh))
-        _uv(keep, "venv", *words, folder=code)
+        keep = target.parent
+        options = ("--relocatable", "--quiet", "--python", python, str(fresh))
+        _uv(keep, "venv", *options, folder=code)
         if any(line.strip() for line in requirements):
             listed = fresh / "windlass-requirements.txt"
             listed.write_text("\n".join(_anchored(line, code) for line in requirements) + "\n")
@@ -125,14 +127,15 @@ def _build(place: Path, requirements: Sequence[str], python: str, code: Path | N
             _uv(
                 keep, "pip", "install", "--python", into, "--requirements", str(listed), folder=code
             )
-        fresh.rename(place)
+        fresh.rename(target)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
 
 
 def _anchored(line: str, code: Path | None) -> str:
-    """uv reads files that a list names beside that list; ours lies elsewhere."""
+    """The line with an absolute path: uv resolves paths against the folder of the requirements
+    file, which is not the folder of the code."""
     found = _FILE.fullmatch(line.strip())
     if found is None or code is None:
         return line
@@ -141,12 +144,13 @@ def _anchored(line: str, code: Path | None) -> str:
     return f"{flag} {code / path}"
 
 
-def _uv(keep: Path, *words: str, folder: Path | None) -> None:
-    """Shows what it says as it says it; the end of it is the error if it fails."""
+def _uv(keep: Path, *arguments: str, folder: Path | None) -> None:
+    """Runs uv and prints its output as it arrives. Raises BuildError with the end of the output if
+    it fails."""
     environment = tool_environment(os.environ, keep)
     try:
         process = subprocess.Popen(
-            [find_uv(), *words],
+            [find_uv(), *arguments],
             cwd=folder or None,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -159,19 +163,19 @@ def _uv(keep: Path, *words: str, folder: Path | None) -> None:
         raise BuildError(f"uv does not run in this image, which must have glibc: {problem}") from (
             problem
         )
-    said: list[str] = []
-    assert process.stdout is not None  # noqa: S101 - it was asked for
+    output: list[str] = []
+    assert process.stdout is not None  # noqa: S101 - because of stdout=PIPE
     for line in process.stdout:
         print(line, end="", flush=True)  # noqa: T201 - the log of the pod
-        said.append(line)
+        output.append(line)
     if process.wait() != 0:
-        told = [line for line in said if not line.startswith("Using Python ")]
-        raise BuildError("".join(told).strip()[-_SHOWN:] or f"uv {words[0]} failed")
+        shown = [line for line in output if not line.startswith("Using Python ")]
+        raise BuildError("".join(shown).strip()[-_SHOWN:] or f"uv {arguments[0]} failed")
 
 
 def tool_environment(given: Mapping[str, str], keep: Path) -> dict[str, str]:
-    """The machine's settings for uv. Its cache is the user's own where there is one, else it lies
-    with the team's environments."""
+    """The environment variables of uv: the machine's settings. The cache is the user's if there is
+    one, else it is in the folder of the team's environments."""
     found = dict(given)
     for theirs, ours in _TRANSLATED.items():
         if given.get(theirs) and ours not in given:
@@ -180,7 +184,7 @@ def tool_environment(given: Mapping[str, str], keep: Path) -> dict[str, str]:
         home = Path(given.get("HOME") or "/nonexistent") / ".cache" / "uv"
         usable = os.access(home, os.W_OK)
         found["UV_CACHE_DIR"] = str(home if usable else keep / ".uv-cache")
-    # Mirrors inside a company are signed by its own authority, which the machine knows.
+    # The certificate of a company's mirror is signed by an authority that the machine trusts.
     found.setdefault("UV_SYSTEM_CERTS", "1")
     found.pop("VIRTUAL_ENV", None)
     found["UV_NO_PROGRESS"] = "1"
@@ -188,7 +192,7 @@ def tool_environment(given: Mapping[str, str], keep: Path) -> dict[str, str]:
 
 
 def find_uv() -> str:
-    """The one that came with us; where it was copied to, that."""
+    """The path of uv: beside this Python, else in the PATH, where the init container copied it."""
     beside = Path(sys.executable).with_name("uv")
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("uv")
     if not found:
@@ -196,19 +200,20 @@ def find_uv() -> str:
     return found
 
 
-def _use(place: Path) -> bool:
-    """Whether it is there; marked as used, because what is not for a month is swept away."""
+def _use(folder: Path) -> bool:
+    """Whether the environment exists. Marks it as used: the agent removes unused ones after a
+    month."""
     try:
-        os.utime(place)
+        os.utime(folder)
     except FileNotFoundError:
         return False
     except OSError:
-        return place.is_dir()
+        return folder.is_dir()
     return True
 
 
 @contextlib.contextmanager
-def _held(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

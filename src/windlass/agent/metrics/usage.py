@@ -1,7 +1,8 @@
-"""What pods and the node use, measured: cgroups where there are any, else the process trees.
+"""Measures the usage of pods and of the node: from cgroups if there are any, else from the process
+trees.
 
-`/metrics/resource` in Prometheus' words and `/stats/summary` in kubelet's, so that what reads a
-kubelet reads this. `server.usage` turns it into metrics.k8s.io for `kubectl top`.
+Served like kubelet's `/metrics/resource` (Prometheus text) and `/stats/summary`, so that tools for
+kubelet work. `server.platform.handlers.metrics` converts it to metrics.k8s.io for `kubectl top`.
 """
 
 from __future__ import annotations
@@ -12,48 +13,49 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from windlass.agent import activity, cgroups, containers, procfs
-from windlass.agent.cgroups import Usage
-from windlass.agent.orders import RECORD
-from windlass.kinds import times
+from windlass.agent.node import device_utilization
+from windlass.agent.pods.container_config import RECORD
+from windlass.agent.runtime import cgroups, containers, procfs
+from windlass.agent.runtime.cgroups import CgroupUsage
+from windlass.kinds.values import times
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_SHM = "/dev/shm"  # noqa: S108 - looked at, never written to
+_SHM = "/dev/shm"  # noqa: S108 - only read
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ContainerUsage:
-    """One running container."""
+    """The usage of one running container."""
 
     namespace: str
     pod: str
     uid: str
     container: str
-    usage: Usage
+    usage: CgroupUsage
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Measured:
-    """The node at one moment."""
+class NodeMeasurement:
+    """The usage of the node and its containers at one moment."""
 
     node: str
     at: str
-    usage: Usage
+    usage: CgroupUsage
     containers: list[ContainerUsage]
     devices: dict[str, float] = dataclasses.field(default_factory=dict)
-    """How much of the time each worked; only those whose driver says so."""
+    """Utilization from 0 to 1 of the devices whose driver reports it."""
 
 
-class Meter:
-    """Measures when asked; keeps nothing."""
+class UsageMeter:
+    """Measures on demand; stateless."""
 
     def __init__(self, node: str, pods: Path, groups: cgroups.Cgroups | None) -> None:
         self._node = node
         self._pods = pods
         self._groups = groups
 
-    def measure(self) -> Measured:
+    def measure(self) -> NodeMeasurement:
         found = []
         for folder in sorted(self._pods.iterdir()) if self._pods.exists() else ():
             record = procfs.read_json(folder / RECORD)
@@ -64,9 +66,9 @@ class Meter:
                     key = (record["namespace"], record["name"], folder.name, container.name)
                     found.append(ContainerUsage(*key, used))
         now = times.micros(times.now())
-        return Measured(self._node, now, node_usage(), found, activity.devices())
+        return NodeMeasurement(self._node, now, node_usage(), found, device_utilization.devices())
 
-    def _of(self, folder: Path, name: str, shim: int) -> Usage:
+    def _of(self, folder: Path, name: str, shim: int) -> CgroupUsage:
         if self._groups is not None:
             group = self._groups.group(containers.group_name(folder, name))
             if group.exists():
@@ -74,41 +76,41 @@ class Meter:
         return tree_usage(shim)
 
 
-def tree_usage(root: int) -> Usage:
-    """Of the processes below one: what those that live used, and those they waited for."""
+def tree_usage(root: int) -> CgroupUsage:
+    """The usage of the descendants of a process, including that of children they waited for."""
     pids = procfs.descendants(root)
     cpu = 0.0
     memory = shm = reads = writes = 0
     for pid in pids:
-        place = procfs.PROC / str(pid)
+        folder = procfs.PROC / str(pid)
         try:
-            fields = (place / "stat").read_text().rpartition(")")[2].split()
-            pages = (place / "statm").read_text().split()
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            pages = (folder / "statm").read_text().split()
         except OSError:
             continue
         cpu += sum(int(fields[index]) for index in (11, 12, 13, 14)) / _TICK
         memory += int(pages[1]) * _PAGE
-        status = _pairs(place / "status", ":")
+        status = _pairs(folder / "status", ":")
         shm += int(status.get("RssShmem", "0").split()[0]) * 1024
-        io = _pairs(place / "io", ":")
+        io = _pairs(folder / "io", ":")
         reads += int(io.get("read_bytes", 0))
         writes += int(io.get("write_bytes", 0))
-    return Usage(cpu, memory, shm, reads, writes, len(pids))
+    return CgroupUsage(cpu, memory, shm, reads, writes, len(pids))
 
 
-def node_usage() -> Usage:
-    """Of the whole machine, from /proc."""
-    words = (procfs.PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]
-    idle = int(words[3]) + int(words[4])
-    cpu = (sum(int(word) for word in words) - idle) / _TICK
+def node_usage() -> CgroupUsage:
+    """The usage of the whole machine, from /proc."""
+    ticks = (procfs.PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]
+    idle = int(ticks[3]) + int(ticks[4])
+    cpu = (sum(int(count) for count in ticks) - idle) / _TICK
     memory = {name: int(text.split()[0]) * 1024 for name, text in _memory().items()}
     used = memory.get("MemTotal", 0) - memory.get("MemAvailable", 0)
-    disks = _disks()
     shm = shutil.disk_usage(_SHM).used if os.path.isdir(_SHM) else 0
-    return Usage(cpu, used, shm, disks[0], disks[1], sum(n.isdigit() for n in os.listdir("/proc")))
+    processes = sum(name.isdigit() for name in os.listdir("/proc"))
+    return CgroupUsage(cpu, used, shm, *_disks(), processes)
 
 
-def exposition(measured: Measured) -> str:
+def exposition(measured: NodeMeasurement) -> str:
     """The text of `/metrics/resource`."""
     node = measured.usage
     lines = [
@@ -139,7 +141,7 @@ def exposition(measured: Measured) -> str:
     return "\n".join(lines) + "\n"
 
 
-def summary(measured: Measured) -> dict[str, Any]:
+def summary(measured: NodeMeasurement) -> dict[str, Any]:
     """The body of `/stats/summary`."""
     pods: dict[str, dict[str, Any]] = {}
     for each in measured.containers:
@@ -151,7 +153,7 @@ def summary(measured: Measured) -> dict[str, Any]:
     return {"node": node, "pods": list(pods.values())}
 
 
-def _stats(used: Usage, at: str) -> dict[str, Any]:
+def _stats(used: CgroupUsage, at: str) -> dict[str, Any]:
     return {
         "cpu": {"time": at, "usageCoreNanoSeconds": int(used.cpu_seconds * 1e9)},
         "memory": {"time": at, "workingSetBytes": used.memory},
@@ -167,7 +169,7 @@ def _memory() -> dict[str, str]:
 
 
 def _disks() -> tuple[int, int]:
-    """Bytes read and written by whole disks: sectors are of 512 bytes there."""
+    """Bytes read from and written to whole disks; /proc/diskstats counts sectors of 512 bytes."""
     reads = writes = 0
     try:
         lines = (procfs.PROC / "diskstats").read_text().splitlines()

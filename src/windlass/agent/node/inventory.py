@@ -1,4 +1,4 @@
-"""What this machine has: cores, memory, addresses. The smaller of what it has and may use."""
+"""The resources of this machine: cores, memory, devices; reduced by the limits of its cgroup."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNLIMITED = 1 << 60
 
 
 def cpu_milli(root: Path = Path("/")) -> int:
-    """Thousandths of cores: those this process may run on, or its cgroup's quota if smaller."""
+    """Millicores that this process may use: its CPU affinity, or its cgroup's quota if smaller."""
     cores = len(os.sched_getaffinity(0)) * 1000
     quota = _cpu_quota(root)
     return cores if quota is None else min(cores, quota)
@@ -23,7 +23,7 @@ def memory_bytes(root: Path = Path("/")) -> int:
     """The machine's memory, or the cgroup's limit if smaller."""
     text = (root / "proc/meminfo").read_text()
     match = re.search(r"^MemTotal:\s+(\d+) kB", text, re.MULTILINE)
-    assert match is not None, "every Linux says how much memory it has"  # noqa: S101
+    assert match is not None, "/proc/meminfo has MemTotal on every Linux"  # noqa: S101
     total = int(match[1]) * 1024
     limits = [
         _number(root / "sys/fs/cgroup/memory.max"),
@@ -33,7 +33,7 @@ def memory_bytes(root: Path = Path("/")) -> int:
 
 
 def devices(root: Path = Path("/")) -> dict[str, int]:
-    """Kind -> how many, by what the drivers put in /dev: NVIDIA and AMD GPUs, Ascend NPUs."""
+    """Device kind -> count, from the device files: NVIDIA and AMD GPUs, Ascend NPUs."""
     names = os.listdir(root / "dev") if (root / "dev").is_dir() else []
     gpus = sum(bool(re.fullmatch(r"nvidia\d+", name)) for name in names)
     for properties in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties"):
@@ -48,13 +48,13 @@ def gpu_model(root: Path = Path("/")) -> str:
     for file in sorted(root.glob("proc/driver/nvidia/gpus/*/information")):
         match = re.search(r"^Model:\s*(.+)$", _text(file), re.MULTILINE)
         if match:
-            words = re.sub(r"[^a-z0-9.]+", "-", match[1].lower()).removeprefix("nvidia-")
-            return words.strip("-.")[:63]
+            label = re.sub(r"[^a-z0-9.]+", "-", match[1].lower()).removeprefix("nvidia-")
+            return label.strip("-.")[:63]
     return ""
 
 
 def node_name() -> str:
-    """The host's name as an object's name."""
+    """The host name as a valid object name."""
     name = re.sub(r"[^a-z0-9.-]+", "-", socket.gethostname().lower()).strip("-.")
     return name or "node"
 
@@ -75,10 +75,10 @@ def facts() -> dict[str, str]:
 
 
 def _cpu_quota(root: Path) -> int | None:
-    """Of cgroup v2 (`cpu.max`: quota period) or v1, in thousandths."""
-    words = _text(root / "sys/fs/cgroup/cpu.max").split()
-    if len(words) == 2 and words[0] != "max":
-        return int(words[0]) * 1000 // int(words[1])
+    """The quota of cgroup v2 (`cpu.max`: quota and period) or v1, in millicores; None if none."""
+    fields = _text(root / "sys/fs/cgroup/cpu.max").split()
+    if len(fields) == 2 and fields[0] != "max":
+        return int(fields[0]) * 1000 // int(fields[1])
     quota = _number(root / "sys/fs/cgroup/cpu/cpu.cfs_quota_us")
     period = _number(root / "sys/fs/cgroup/cpu/cpu.cfs_period_us")
     return quota * 1000 // period if quota and quota > 0 and period else None

@@ -1,8 +1,8 @@
-"""What the agent may do on this machine, found out once at its start, and who pods run as.
+"""What the agent may do on this machine, determined at its start, and the user ids of pods.
 
-As root, every namespace's pods run under a user id of their own, except those of `default` as long
-as nobody but the machine's owner may start anything there (`agent.owners`). The ids are written
-down in `STATE/users.json` before they are used: files of a team stay the team's.
+If the agent runs as root, the pods of each namespace get a user id of their own, except those of
+`default` while only the machine's owner may start pods there (`agent.node.single_tenant`). Ids are
+recorded in `STATE/users.json` before they are used, so that a team's files keep their owner.
 """
 
 from __future__ import annotations
@@ -14,39 +14,41 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from windlass.agent import cgroups, procfs, sandbox
+from windlass.agent.runtime import cgroups, procfs, sandbox
 
 log = logging.getLogger(__name__)
 
 FIRST_USER, LAST_USER = 200_000, 265_535
-"""User ids that no distribution gives to people or services; 65,536 of them."""
+"""User ids that no distribution assigns to users or services; 65,536 of them."""
 Isolation = Literal["user", "process"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Abilities:
-    """What can be held on this machine, and why not where not."""
+    """The isolation and limits that the agent can enforce on this machine."""
 
     isolation: Isolation = "process"
     mounts: bool = False
     cgroups: cgroups.Cgroups | None = None
     without_cgroups: str = ""
+    """Why there are no cgroups."""
 
-    def words(self) -> dict[str, str]:
-        """For people: what is held and what is not. The Node's annotations carry it."""
-        held = "counted, not held: a job can use more than it asked for"
+    def summary(self) -> dict[str, str]:
+        """A readable summary for an annotation of the Node."""
+        limits = "counted, not enforced: a job can use more than it requested"
         if self.cgroups is not None:
-            names = ", ".join(self.cgroups.held)
-            held = f"held by cgroup v{self.cgroups.version}: {names}"
+            names = ", ".join(self.cgroups.enforced)
+            limits = f"enforced by cgroup v{self.cgroups.version}: {names}"
         return {
             "isolation": self.isolation,
-            "limits": held,
-            "shm": "private, of the size asked for" if self.mounts else "the machine's, shared",
+            "limits": limits,
+            "shm": "private, of the requested size" if self.mounts else "the machine's, shared",
         }
 
 
 def find(state: Path, isolation: str = "auto") -> Abilities:
-    """Looks at the machine. `isolation`: auto, user (or fail) or process."""
+    """What the agent can do here. `isolation`: auto, user (raises PermissionError if impossible) or
+    process."""
     mounts = os.geteuid() == 0 and sandbox.may_mount()
     groups, why = None, ""
     try:
@@ -58,7 +60,7 @@ def find(state: Path, isolation: str = "auto") -> Abilities:
 
 
 def level(isolation: str = "auto", *, mounts: bool | None = None) -> Isolation:
-    """How far teams are kept apart here; the engine's fact `isolation`."""
+    """The isolation between namespaces; published as the capability `isolation`."""
     if isolation == "auto":
         isolation = os.environ.get("WINDLASS_ISOLATION", "auto")
     if isolation == "process":
@@ -66,13 +68,14 @@ def level(isolation: str = "auto", *, mounts: bool | None = None) -> Isolation:
     able = os.geteuid() == 0 and (sandbox.may_mount() if mounts is None else mounts)
     if isolation == "user" and not able:
         raise PermissionError(
-            "only root, with the right to mount, can give teams users of their own"
+            "isolation by user needs root and the right to mount; "
+            "run the agent as root or use --isolation process"
         )
     return "user" if able else "process"
 
 
-class Users:
-    """A user id for each namespace, durable."""
+class NamespaceUsers:
+    """A user id for each namespace, recorded on disk."""
 
     def __init__(self, state: Path) -> None:
         self._file = state / "users.json"
@@ -81,23 +84,23 @@ class Users:
         }
 
     def of(self, namespace: str) -> int:
-        """The namespace's id, given out at its first use and never to another."""
+        """The id of a namespace, assigned at its first use and never to another namespace."""
         if namespace not in self._known:
             user = max(self._known.values(), default=FIRST_USER - 1) + 1
             if user > LAST_USER:
-                raise OSError(f"all user ids up to {LAST_USER} are given to namespaces")
+                raise OSError(f"all user ids up to {LAST_USER} are assigned to namespaces")
             procfs.write_durably(self._file, {**self._known, namespace: user})
             self._known[namespace] = user
         return self._known[namespace]
 
 
 def reachable(path: Path, user: int) -> bool:
-    """Whether this user could come to `path` by itself: every folder above it lets it through."""
+    """Whether the user may traverse every folder above `path`."""
     return closed_above(path, user) is None
 
 
 def closed_above(path: Path, user: int) -> Path | None:
-    """The first folder on the way to `path` that this user may not pass."""
+    """The first folder above `path` that the user may not traverse; None if there is none."""
     for folder in [*reversed(path.parents)]:
         try:
             found = folder.stat()
@@ -110,9 +113,9 @@ def closed_above(path: Path, user: int) -> Path | None:
 
 
 def own_software() -> list[Path]:
-    """Folders that every job may read, even where the way to them is closed: Python and ourselves,
-    as far as they are not open anyway."""
-    candidates = [sys.base_prefix, sys.prefix, str(Path(__file__).parent.parent)]
+    """Folders that every job may read: those of Python and of Windlass, without folders inside of
+    others."""
+    candidates = [sys.base_prefix, sys.prefix, str(Path(__file__).parents[2])]
     found: list[Path] = []
     for path in dict.fromkeys(Path(each).resolve() for each in candidates):
         if not any(path.is_relative_to(other) for other in found):

@@ -1,4 +1,4 @@
-"""This machine as a Node: what it has, that it is ready, and a Lease as its heartbeat."""
+"""Registers this machine as a Node, reports its status and renews a Lease as its heartbeat."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from windlass.agent import machine, privileges
-from windlass.kinds import hostpods, kubernetes, meta, quantity, times
-from windlass.store import client, errors
+from windlass.agent.node import inventory, privileges
+from windlass.kinds.annotations import HELD
+from windlass.kinds.types import core, meta
+from windlass.kinds.values import quantity, times
+from windlass.store import errors, interface
 
 log = logging.getLogger(__name__)
 
 LEASES = "kube-node-lease"
 LEASE_SECONDS = 40
-BEAT = 10.0
+HEARTBEAT_SECONDS = 10.0
 STATUS_EVERY = 30
-"""Beats between two full reports of the status, in case somebody changed it."""
+"""Heartbeats between two full status reports, which repair a status that was changed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Pretended:
-    """A node that is not there: what it says it has."""
+class FakeCapacity:
+    """The capacity and labels of a fake node."""
 
     amounts: Mapping[str, str]
     labels: Mapping[str, str]
 
 
-class Heart:
-    """Registers the node and keeps saying that it lives."""
+class NodeHeartbeat:
+    """Registers the node and renews its lease."""
 
     def __init__(
         self,
-        store: client.Store,
+        store: interface.Store,
         name: str,
         address: str,
-        port: int,
         abilities: privileges.Abilities | None = None,
-        pretended: Pretended | None = None,
+        fake: FakeCapacity | None = None,
     ) -> None:
-        self._pretended = pretended
+        self._fake = fake
         self.abilities = abilities or privileges.Abilities()
         self._store = store
         self._name = name
         self._address = address
-        self._port = port
 
     @contextlib.asynccontextmanager
-    async def beating(self) -> AsyncIterator[None]:
-        """Ready inside the block; not ready after it."""
+    async def running(self) -> AsyncIterator[None]:
+        """The node is Ready inside the block and not Ready after it."""
         await self._until_registered()
         beat = asyncio.create_task(self._beat(), name="heartbeat")
         try:
@@ -72,19 +72,19 @@ class Heart:
                 log.warning("node %s cannot register yet: %s", self._name, error.message)
                 await asyncio.sleep(error.retry_after or 1.0)
             else:
-                log.info("node %s is ready, logs on port %d", self._name, self._port)
+                log.info("node %s is ready", self._name)
                 return
 
     async def register(self) -> None:
-        """Node, namespace of the leases, lease and status: made or brought up to date."""
+        """Creates or updates the Node, the namespace of leases, the Lease and the status."""
         with contextlib.suppress(errors.AlreadyExists):
             await self._store.create(
-                kubernetes.Node(metadata=meta.ObjectMeta(name=self._name, labels=self._labels()))
+                core.Node(metadata=meta.ObjectMeta(name=self._name, labels=self._labels()))
             )
-        # A node's own token may not make it; the server does, and on Kubernetes it is there.
+        # The token of a node may not create it: the server does, and on Kubernetes it exists.
         with contextlib.suppress(errors.AlreadyExists, errors.Forbidden):
             await self._store.create(
-                kubernetes.Namespace(metadata=meta.ObjectMeta(name=LEASES))
+                core.Namespace(metadata=meta.ObjectMeta(name=LEASES))
             )  # fmt: skip
         await self._report(ready=True)
         await self._renew()
@@ -92,7 +92,7 @@ class Heart:
     async def _beat(self) -> None:
         count = 0
         while True:
-            await asyncio.sleep(BEAT)
+            await asyncio.sleep(HEARTBEAT_SECONDS)
             count += 1
             try:
                 await self._renew()
@@ -111,18 +111,18 @@ class Heart:
             "renewTime": now,
         }
         try:
-            await self._store.patch(kubernetes.Lease, self._name, LEASES, patch={"spec": spec})
+            await self._store.patch(core.Lease, self._name, LEASES, patch={"spec": spec})
         except errors.NotFound:
-            node = await self._store.get(kubernetes.Node, self._name)
+            node = await self._store.get(core.Node, self._name)
             owner = meta.OwnerReference(
                 api_version="v1", kind="Node", name=self._name, uid=node.uid
             )
             await self._store.create(
-                kubernetes.Lease(
+                core.Lease(
                     metadata=meta.ObjectMeta(
                         name=self._name, namespace=LEASES, owner_references=[owner]
                     ),
-                    spec=kubernetes.LeaseSpec(
+                    spec=core.LeaseSpec(
                         holder_identity=self._name,
                         lease_duration_seconds=LEASE_SECONDS,
                         renew_time=now,
@@ -131,26 +131,26 @@ class Heart:
             )
 
     async def _report(self, *, ready: bool) -> None:
-        known = await self._store.get(kubernetes.Node, self._name)
+        known = await self._store.get(core.Node, self._name)
         await self._store.patch(
-            kubernetes.Node,
+            core.Node,
             self._name,
             patch={
-                "metadata": {"annotations": {hostpods.HELD: json.dumps(self.abilities.words())}},
+                "metadata": {"annotations": {HELD: json.dumps(self.abilities.summary())}},
                 "status": self._status(known, ready),
             },
             subresource="status",
         )
 
-    def _status(self, known: kubernetes.Node, ready: bool) -> dict[str, Any]:
+    def _status(self, known: core.Node, ready: bool) -> dict[str, Any]:
         amounts = {
-            "cpu": quantity.of_milli(machine.cpu_milli()),
-            "memory": f"{machine.memory_bytes() // 1024}Ki",
+            "cpu": quantity.of_milli(inventory.cpu_milli()),
+            "memory": f"{inventory.memory_bytes() // 1024}Ki",
             "pods": "1000",
-            **{f"windlass.dev/{kind}": str(count) for kind, count in machine.devices().items()},
+            **{f"windlass.dev/{kind}": str(count) for kind, count in inventory.devices().items()},
         }
-        if self._pretended is not None:
-            amounts = dict(self._pretended.amounts)
+        if self._fake is not None:
+            amounts = dict(self._fake.amounts)
         return {
             "capacity": amounts,
             "allocatable": amounts,
@@ -158,39 +158,39 @@ class Heart:
                 {"type": "InternalIP", "address": self._address},
                 {"type": "Hostname", "address": self._name},
             ],
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": self._port}},
-            "nodeInfo": machine.facts(),
-            "conditions": [_ready(known, ready), self._held(known)],
+            "daemonEndpoints": None,
+            "nodeInfo": inventory.facts(),
+            "conditions": [_ready(known, ready), self._limits_enforced(known)],
         }
 
-    def _held(self, known: kubernetes.Node) -> dict[str, str]:
-        """Whether limits are held by the kernel, in a condition that people and programs read."""
-        held = self.abilities.cgroups is not None
-        words = self.abilities.words()
+    def _limits_enforced(self, known: core.Node) -> dict[str, str]:
+        """The condition LimitsHeld: whether the kernel enforces the limits of containers."""
+        enforced = self.abilities.cgroups is not None
+        limits = self.abilities.summary()["limits"]
         return _condition(
-            known, "LimitsHeld", "True" if held else "False",
-            "Cgroups" if held else "NoCgroups", f"cpu and memory are {words['limits']}",
+            known, "LimitsHeld", "True" if enforced else "False",
+            "Cgroups" if enforced else "NoCgroups", f"cpu and memory are {limits}",
         )  # fmt: skip
 
     def _labels(self) -> dict[str, str]:
-        model = "" if self._pretended else machine.gpu_model()
+        model = "" if self._fake else inventory.gpu_model()
         return {
             **({"windlass.dev/gpu-model": model} if model else {}),
-            **(self._pretended.labels if self._pretended else {}),
+            **(self._fake.labels if self._fake else {}),
             "kubernetes.io/hostname": self._name,
             "kubernetes.io/os": "linux",
-            "kubernetes.io/arch": machine.facts()["architecture"],
+            "kubernetes.io/arch": inventory.facts()["architecture"],
         }
 
 
-def _ready(known: kubernetes.Node, ready: bool) -> dict[str, str]:
+def _ready(known: core.Node, ready: bool) -> dict[str, str]:
     if ready:
         return _condition(known, "Ready", "True", "AgentReady", "the agent is running")
     return _condition(known, "Ready", "False", "AgentStopped", "the agent was stopped")
 
 
 def _condition(
-    known: kubernetes.Node, kind: str, status: str, reason: str, message: str
+    known: core.Node, kind: str, status: str, reason: str, message: str
 ) -> dict[str, str]:
     old = next((c for c in known.status.conditions or () if c.type == kind), None)
     now = times.seconds(times.now())

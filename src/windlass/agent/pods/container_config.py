@@ -1,6 +1,7 @@
-"""From a container of a pod to what its shim is told: command, environment, mounts, limits.
+"""Builds the configuration of a container for its shim: command, environment, mounts, limits.
 
-Called by `agent.pods` just before a start. Makes the pod's folders and the container's cgroup.
+`agent.pods.worker` calls this before each start. Creates the pod's folders and the container's
+cgroup.
 """
 
 from __future__ import annotations
@@ -13,11 +14,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from windlass.agent import cgroups, containers, environment, privileges, procfs, shimlog, volumes
-from windlass.agent.kept import Kept, member_of
-from windlass.agent.nursery import Nursery
-from windlass.kinds import hostpods, kubernetes, quantity
-from windlass.store import client
+from windlass import injob
+from windlass.agent.node import privileges
+from windlass.agent.pods import env as pods_env
+from windlass.agent.pods import volumes
+from windlass.agent.runtime import cgroups, containers, procfs
+from windlass.agent.runtime.zygote import Zygote
+from windlass.kinds.annotations import (
+    PORTS,
+    PROGRESS_VARIABLE,
+    ROOT_VARIABLE,
+    SCRATCH,
+    TERMINATION_VARIABLE,
+)
+from windlass.kinds.types import core, run
+from windlass.kinds.values import quantity
+from windlass.podlogs import log_format
+from windlass.podlogs.archive import LogArchive, member_of
+from windlass.store import interface
 
 RECORD = "pod.json"
 _FALLBACK = "FallbackToLogsOnError"
@@ -25,21 +39,23 @@ _DEFAULT_MESSAGE = "/dev/termination-log"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """Where pods run, and with which means."""
+class AgentContext:
+    """The node that the agent runs on and what the agent uses to run pods."""
 
     node: str
     address: str
     folder: Path
-    """Holds one folder per pod, by uid."""
-    nursery: Nursery = dataclasses.field(default_factory=Nursery)
+    """Contains one folder per pod, named by its uid."""
+    zygote: Zygote = dataclasses.field(default_factory=Zygote)
     abilities: privileges.Abilities = dataclasses.field(default_factory=privileges.Abilities)
     user_of: Callable[[str], int | None] = lambda _: None
-    """The user id that a namespace's pods run as; None: the agent's own."""
+    """The user id that the pods of a namespace run as; None: that of the agent."""
     tokens: volumes.TokenSource | None = None
-    log: tuple[int, int] = (shimlog.SEGMENT_BYTES, shimlog.SEGMENTS)
-    kept: Kept | None = None
-    """Where the logs of Runs' pods stay when these go."""
+    log: tuple[int, int] = (log_format.SEGMENT_BYTES, log_format.SEGMENTS)
+    host_mounts: tuple[str, ...] = ()
+    """The folders of the machine that pods with a user of their own may mount."""
+    log_archive: LogArchive | None = None
+    """Takes the logs of Runs' pods before the pods are deleted."""
 
     @property
     def teams(self) -> Path:
@@ -47,69 +63,80 @@ class Place:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Fields of a pod that only the node knows."""
+        """Values of the downward API that the node provides."""
         return {"status.podIP": self.address, "status.hostIP": self.address}
 
 
-def folder_of(place: Place, uid: str) -> volumes.PodFolder | None:
-    """The folder of a pod that was begun here, with the user it was begun as."""
-    path = place.folder / uid
+def folder_of(context: AgentContext, uid: str) -> volumes.PodFolder | None:
+    """The folder of a pod that `begin` prepared, with the user it was prepared for; None if there
+    is none."""
+    path = context.folder / uid
     record = procfs.read_json(path / RECORD)
     if record is None:
         return None
-    return volumes.PodFolder(path, record.get("user"), place.abilities.mounts, place.teams)
+    return _pod_folder(context, path, record.get("user"))
 
 
-async def begin(store: client.Store, place: Place, pod: kubernetes.Pod) -> volumes.PodFolder:
-    """The pod's folder, filled; recorded first, so that whoever comes next finds whose it is."""
-    folder = folder_of(place, pod.uid)
+def _pod_folder(context: AgentContext, path: Path, user: int | None) -> volumes.PodFolder:
+    mounts = context.abilities.mounts
+    return volumes.PodFolder(path, user, mounts, context.teams, context.host_mounts)
+
+
+async def begin(store: interface.Store, context: AgentContext, pod: core.Pod) -> volumes.PodFolder:
+    """Prepares and returns the pod's folder. The record is written first, so that an agent that
+    restarts in between knows the folder's pod."""
+    folder = folder_of(context, pod.uid)
     if folder is None:
-        user = place.user_of(pod.namespace)
-        path = place.folder / pod.uid
+        user = context.user_of(pod.namespace)
+        path = context.folder / pod.uid
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         record: dict[str, Any] = {"namespace": pod.namespace, "name": pod.name, "user": user}
         record["ports"] = _block(pod)
         record["member"] = member_of(pod)
-        record["scratch"] = (pod.metadata.annotations or {}).get(hostpods.SCRATCH, "")
+        record["scratch"] = (pod.metadata.annotations or {}).get(SCRATCH, "")
         await asyncio.to_thread(procfs.write_durably, path / RECORD, record)
-        folder = volumes.PodFolder(path, user, place.abilities.mounts, place.teams)
-    sources = environment.Sources(store, pod.namespace)
-    await volumes.prepare(pod, folder, sources, place.tokens, place.facts)
+        folder = _pod_folder(context, path, user)
+    sources = pods_env.Sources(store, pod.namespace)
+    await volumes.prepare(pod, folder, sources, context.tokens, context.facts)
     return folder
 
 
 async def make(
-    store: client.Store, place: Place, pod: kubernetes.Pod, spec: kubernetes.Container
-) -> containers.Order:
-    """What to start for one container, after `begin`."""
-    folder = folder_of(place, pod.uid)
+    store: interface.Store, context: AgentContext, pod: core.Pod, spec: core.Container
+) -> containers.ContainerConfig:
+    """The configuration of one container of a pod that `begin` prepared."""
+    folder = folder_of(context, pod.uid)
     if folder is None:
-        raise OSError(f"the record of pod {pod.name} is gone")
-    sources = environment.Sources(store, pod.namespace)
-    env = await environment.build(
-        sources, pod, spec, place.facts, usual=_usual(folder, pod), fixed=_fixed(folder, spec)
+        raise OSError(f"the record of pod {pod.name} is missing in {context.folder}")
+    sources = pods_env.Sources(store, pod.namespace)
+    env = await pods_env.build(
+        sources, pod, spec, context.facts, usual=_usual(folder, pod), fixed=_fixed(folder, spec)
     )
+    if (pod.metadata.labels or {}).get(run.LABEL_RUN):
+        library = str(injob.LIBRARY)
+        env["PYTHONPATH"] = injob.python_path(env.get("PYTHONPATH", ""), library)
     cwd = folder.mapped(spec.working_dir) if spec.working_dir else str(folder.seen / "work")
-    return containers.Order(
-        environment.command(spec, env), env, cwd, _setting(place, pod, spec, folder)
+    return containers.ContainerConfig(
+        pods_env.command(spec, env), env, cwd, _setting(context, pod, spec, folder)
     )
 
 
-def taken_port(place: Place, pod: kubernetes.Pod) -> int | None:
-    """A port of the pod's block that somebody outside of its attempt listens on."""
+def taken_port(context: AgentContext, pod: core.Pod) -> int | None:
+    """The lowest port of the pod's block on which a process outside of its attempt listens; None
+    if there is none."""
     low, _, high = _block(pod).partition("-")
     if not (low.isdecimal() and high.isdecimal()):
         return None
     busy = {port for port in procfs.listening_ports() if int(low) <= port <= int(high)}
     if busy:
-        busy -= procfs.listening_ports(_processes(place, pod))
+        busy -= procfs.listening_ports(_processes(context, pod))
     return min(busy, default=None)
 
 
-def _processes(place: Place, pod: kubernetes.Pod) -> list[int]:
-    """Of all pods here that have the same block in the same namespace: those of its attempt."""
+def _processes(context: AgentContext, pod: core.Pod) -> list[int]:
+    """Processes of the pods of the same attempt: those with the same port block and namespace."""
     found = []
-    for folder in place.folder.iterdir():
+    for folder in context.folder.iterdir():
         record = procfs.read_json(folder / RECORD) or {}
         if (record.get("namespace"), record.get("ports")) == (pod.namespace, _block(pod)):
             shims = [container.running_pid() for container in containers.all_in(folder)]
@@ -117,25 +144,25 @@ def _processes(place: Place, pod: kubernetes.Pod) -> list[int]:
     return found
 
 
-def _block(pod: kubernetes.Pod) -> str:
-    return (pod.metadata.annotations or {}).get(hostpods.PORTS, "")
+def _block(pod: core.Pod) -> str:
+    return (pod.metadata.annotations or {}).get(PORTS, "")
 
 
-def progress_file(folder: volumes.PodFolder, pod: kubernetes.Pod) -> str:
-    """Where the pod's main container was told to write its progress."""
+def progress_file(folder: volumes.PodFolder, pod: core.Pod) -> str:
+    """The file to which the pod's main container writes its progress."""
     for container in pod.spec.containers:
         for variable in container.env or ():
-            if variable.name == hostpods.PROGRESS_VARIABLE and variable.value:
-                known = {hostpods.ROOT_VARIABLE: str(folder.root)}
-                told = environment.expand(variable.value, known)
-                return str(folder.inside(told) or told)
+            if variable.name == PROGRESS_VARIABLE and variable.value:
+                known = {ROOT_VARIABLE: str(folder.root)}
+                path = pods_env.expand(variable.value, known)
+                return str(folder.inside(path) or path)
     return str(folder.root / "run" / "progress.json")
 
 
 def _setting(
-    place: Place, pod: kubernetes.Pod, spec: kubernetes.Container, folder: volumes.PodFolder
+    context: AgentContext, pod: core.Pod, spec: core.Container, folder: volumes.PodFolder
 ) -> dict[str, Any]:
-    seen = volumes.view(pod, spec, folder)
+    seen = volumes.container_mounts(pod, spec, folder)
     setting: dict[str, Any] = {
         "user": folder.user,
         "mounts": seen.mounts,
@@ -143,20 +170,20 @@ def _setting(
         "stdin": bool(spec.stdin),
         "stdinOnce": bool(spec.stdin_once),
         "tty": bool(spec.tty),
-        "log": list(place.log),
+        "log": list(context.log),
         "termination": _termination(folder, spec),
     }
     limits = _limits(spec)
-    if place.abilities.cgroups is not None:
+    if context.abilities.cgroups is not None:
         name = containers.group_name(folder.path, spec.name)
-        group = place.abilities.cgroups.make(name, limits)
+        group = context.abilities.cgroups.make(name, limits)
         setting |= {"cgroups": group.procs_files, "oomFile": group.oom_file}
         setting["memoryLimit"] = quantity.of_bytes(limits.memory) if limits.memory else ""
     return setting
 
 
-def _limits(spec: kubernetes.Container) -> cgroups.Limits:
-    resources = spec.resources or kubernetes.ResourceRequirements()
+def _limits(spec: core.Container) -> cgroups.Limits:
+    resources = spec.resources or core.ResourceRequirements()
     limits, requests = resources.limits or {}, resources.requests or {}
     return cgroups.Limits(
         cpu_milli=quantity.milli(limits["cpu"]) if "cpu" in limits else None,
@@ -165,7 +192,7 @@ def _limits(spec: kubernetes.Container) -> cgroups.Limits:
     )
 
 
-def _termination(folder: volumes.PodFolder, spec: kubernetes.Container) -> dict[str, Any]:
+def _termination(folder: volumes.PodFolder, spec: core.Container) -> dict[str, Any]:
     latest = containers.Container(folder.path, spec.name).starts
     return {
         "path": str(_message_file(folder, spec)),
@@ -174,24 +201,25 @@ def _termination(folder: volumes.PodFolder, spec: kubernetes.Container) -> dict[
     }
 
 
-def _message_file(folder: volumes.PodFolder, spec: kubernetes.Container) -> Path:
+def _message_file(folder: volumes.PodFolder, spec: core.Container) -> Path:
     chosen = spec.termination_message_path
     inside = folder.inside(chosen) if chosen and chosen != _DEFAULT_MESSAGE else None
     return inside or folder.message(spec.name)
 
 
-def _fixed(folder: volumes.PodFolder, spec: kubernetes.Container) -> dict[str, str]:
+def _fixed(folder: volumes.PodFolder, spec: core.Container) -> dict[str, str]:
     return {
-        hostpods.ROOT_VARIABLE: str(folder.seen),
-        hostpods.TERMINATION_VARIABLE: str(_message_file(folder, spec)),
+        ROOT_VARIABLE: str(folder.seen),
+        TERMINATION_VARIABLE: str(_message_file(folder, spec)),
     }
 
 
-def _usual(folder: volumes.PodFolder, pod: kubernetes.Pod) -> dict[str, str]:
-    """The machine's environment, without what is only its owner's when the pod is another's."""
-    usual = environment.inherited()
+def _usual(folder: volumes.PodFolder, pod: core.Pod) -> dict[str, str]:
+    """The default environment: the agent's own, without its user's settings if the pod runs as
+    another user."""
+    usual = pods_env.inherited()
     usual["TMPDIR"] = str(folder.seen / "tmp")
-    usual[hostpods.PROGRESS_VARIABLE] = str(folder.seen / "run" / "progress.json")
+    usual[PROGRESS_VARIABLE] = str(folder.seen / "run" / "progress.json")
     if folder.user is None:
         return usual
     return usual | {
@@ -203,7 +231,8 @@ def _usual(folder: volumes.PodFolder, pod: kubernetes.Pod) -> dict[str, str]:
 
 
 def _open_path(path: str, user: int) -> str:
-    """PATH without folders that are closed to the user; our own Python's takes their place."""
+    """PATH for the user: folders that the user cannot read are replaced by the folder of the
+    agent's Python."""
     software = privileges.own_software()
     kept: list[str] = []
     for entry in path.split(os.pathsep):

@@ -1,7 +1,7 @@
-"""The environment and the command of a container, with every reference filled in.
+"""The environment and the command of a container, with all references resolved.
 
-As in Kubernetes: envFrom first, then env; `$(NAME)` stands for what was defined before it,
-`$$(NAME)` for the text itself. Reads Secrets and ConfigMaps through the store; writes nothing.
+As in Kubernetes: envFrom first, then env; `$(NAME)` is replaced by a variable defined before it,
+`$$(NAME)` is the literal text. Reads Secrets and ConfigMaps through the store; writes nothing.
 """
 
 from __future__ import annotations
@@ -12,38 +12,39 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from windlass.kinds import kubernetes, quantity
-from windlass.store import client, errors
+from windlass.kinds.types import core
+from windlass.kinds.values import quantity
+from windlass.store import errors, interface
 
 INHERITED = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
-    # How packages are reached from this machine: mirrors, proxies, certificates.
+    # Access to packages from this machine: mirrors, proxies, certificates.
     "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS",
     "UV_INDEX_STRATEGY", "UV_INSECURE_HOST", "UV_OFFLINE", "UV_PYTHON_INSTALL_MIRROR",
     "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_TRUSTED_HOST", "PIP_CERT",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
 )  # fmt: skip
-"""What of the agent's own environment a container sees: the machine's, never the agent's."""
+"""Variables of the agent's environment that containers inherit: settings of the machine only."""
 
 _REFERENCE = re.compile(r"\$(\$|\([A-Za-z_][A-Za-z0-9_.-]*\))")
 
 
 class MissingError(Exception):
-    """Something the pod refers to is not there; it may come."""
+    """An object or key that the pod refers to does not exist; it may be created later."""
 
 
 async def build(
     sources: Sources,
-    pod: kubernetes.Pod,
-    container: kubernetes.Container,
+    pod: core.Pod,
+    container: core.Container,
     facts: Mapping[str, str],
     *,
     usual: Mapping[str, str] | None = None,
     fixed: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """All variables. `facts` are the fields only the node knows, such as status.podIP; `usual` is
-    what there is before the pod says anything, `fixed` what it cannot change."""
+    """All variables of a container. `facts`: fields that the node provides, such as status.podIP;
+    `usual`: defaults, which the pod may override; `fixed`: variables that it cannot override."""
     built = {**(inherited() if usual is None else usual), **(fixed or {})}
     for source in container.env_from or ():
         for name, value in (await sources.everything(source)).items():
@@ -64,14 +65,14 @@ def inherited() -> dict[str, str]:
     return {name: os.environ[name] for name in INHERITED if name in os.environ}
 
 
-def command(container: kubernetes.Container, environment: Mapping[str, str]) -> list[str]:
-    """Program and arguments, with `$(NAME)` filled in."""
-    words = [*(container.command or ()), *(container.args or ())]
-    return [expand(word, environment) for word in words]
+def command(container: core.Container, environment: Mapping[str, str]) -> list[str]:
+    """Program and arguments, with `$(NAME)` replaced."""
+    arguments = [*(container.command or ()), *(container.args or ())]
+    return [expand(word, environment) for word in arguments]
 
 
 def expand(text: str, known: Mapping[str, str]) -> str:
-    """`$(NAME)` -> its value if it is known, else as written; `$$` -> `$`."""
+    """Replaces `$(NAME)` by its value, or leaves it if the name is unknown; `$$` becomes `$`."""
 
     def fill(match: re.Match[str]) -> str:
         inner = match[1]
@@ -80,8 +81,8 @@ def expand(text: str, known: Mapping[str, str]) -> str:
     return _REFERENCE.sub(fill, text)
 
 
-def field(pod: kubernetes.Pod, path: str, facts: Mapping[str, str]) -> str:
-    """A field of the pod, as the downward API names it."""
+def field(pod: core.Pod, path: str, facts: Mapping[str, str]) -> str:
+    """The value of a field of the pod, by its downward API path."""
     subscript = re.fullmatch(r"metadata\.(labels|annotations)\['([^']+)'\]", path)
     if subscript:
         mapping = pod.metadata.labels if subscript[1] == "labels" else pod.metadata.annotations
@@ -99,17 +100,15 @@ def field(pod: kubernetes.Pod, path: str, facts: Mapping[str, str]) -> str:
     return simple[path]
 
 
-def resource_field(
-    pod: kubernetes.Pod, ref: Mapping[str, Any], container: kubernetes.Container | None
-) -> str:
+def resource_field(pod: core.Pod, ref: Mapping[str, Any], container: core.Container | None) -> str:
     """`limits.memory` and the like, in units of the divisor, rounded up as Kubernetes does."""
     name = ref.get("containerName") or (container.name if container else "")
     known = [*(pod.spec.init_containers or ()), *pod.spec.containers]
     chosen = next((each for each in known if each.name == name), None)
     if chosen is None:
-        raise MissingError(f'resourceFieldRef names container "{name}", which the pod has not')
+        raise MissingError(f'resourceFieldRef names container "{name}", which does not exist')
     which, _, resource = str(ref.get("resource", "")).partition(".")
-    resources = chosen.resources or kubernetes.ResourceRequirements()
+    resources = chosen.resources or core.ResourceRequirements()
     amounts = (resources.limits if which == "limits" else resources.requests) or {}
     value = quantity.nano(amounts.get(resource, 0))
     divisor = quantity.nano(ref.get("divisor") or 0) or quantity.NANO
@@ -119,12 +118,12 @@ def resource_field(
 class Sources:
     """Secrets and ConfigMaps of a namespace, each read once."""
 
-    def __init__(self, store: client.Store, namespace: str) -> None:
+    def __init__(self, store: interface.Store, namespace: str) -> None:
         self._store = store
         self._namespace = namespace
         self._read: dict[tuple[str, str], dict[str, bytes] | None] = {}
 
-    async def everything(self, source: kubernetes.EnvFrom) -> dict[str, str]:
+    async def everything(self, source: core.EnvFrom) -> dict[str, str]:
         for kind, ref in (("Secret", source.secret_ref), ("ConfigMap", source.config_map_ref)):
             if ref is not None:
                 values = await self.binary(kind, ref.name)
@@ -135,9 +134,9 @@ class Sources:
 
     async def one(
         self,
-        source: kubernetes.EnvVarSource,
-        pod: kubernetes.Pod,
-        container: kubernetes.Container,
+        source: core.EnvVarSource,
+        pod: core.Pod,
+        container: core.Container,
         facts: Mapping[str, str],
     ) -> str | None:
         if source.field_ref is not None:
@@ -151,10 +150,10 @@ class Sources:
                 if value is None and not ref.optional:
                     raise MissingError(f'{kind} "{ref.name}" has no key "{ref.key}"')
                 return None if value is None else _text(value)
-        raise MissingError("valueFrom names no source that is supported")
+        raise MissingError("valueFrom has no supported source")
 
     async def binary(self, kind: str, name: str) -> dict[str, bytes] | None:
-        """All values of one of them; None if it is not there."""
+        """All values of a Secret or ConfigMap; None if it does not exist."""
         if (kind, name) not in self._read:
             try:
                 self._read[kind, name] = await self._fetch(kind, name)
@@ -164,10 +163,10 @@ class Sources:
 
     async def _fetch(self, kind: str, name: str) -> dict[str, bytes]:
         if kind == "ConfigMap":
-            config = await self._store.get(kubernetes.ConfigMap, name, self._namespace)
+            config = await self._store.get(core.ConfigMap, name, self._namespace)
             plain = {key: text.encode() for key, text in (config.data or {}).items()}
             return plain | _decoded(config.binary_data)
-        secret = await self._store.get(kubernetes.Secret, name, self._namespace)
+        secret = await self._store.get(core.Secret, name, self._namespace)
         return _decoded(secret.data)
 
 

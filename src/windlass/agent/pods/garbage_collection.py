@@ -1,7 +1,7 @@
-"""What pods leave outside of their own folders: environments that nobody uses any more, and
-scratch folders of frameworks that were killed.
+"""Removes what pods leave outside of their own folders: unused Python environments and scratch
+folders of frameworks that were killed.
 
-All of it belongs to the pods' users, so nothing is followed that is a link.
+These files belong to the pods' users, so symbolic links are not followed.
 """
 
 from __future__ import annotations
@@ -17,36 +17,38 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from windlass.agent import orders, procfs
+from windlass.agent.pods import container_config
+from windlass.agent.runtime import procfs
 
 log = logging.getLogger(__name__)
 
-UNUSED = 30 * 86400.0
-"""Seconds after its last use when an environment goes."""
-EVERY = 86400.0
+UNUSED_SECONDS = 30 * 86400.0
+"""An environment is removed this long after its last use."""
+INTERVAL = 86400.0
 _KEY = re.compile(r"[0-9a-f]{24}(\.\d+\.new)?")
-"""See `agent.environments`."""
+"""See `agent.init.python_environments`."""
 _SCRATCH = re.compile(r"/tmp/wl-[0-9a-z-]+")  # noqa: S108 - as frameworks.ray names it
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-async def environments_for_ever(teams: Path, pods: Path) -> None:
+async def environments_forever(teams: Path, pods: Path) -> None:
     """Sweeps now and once a day, until cancelled."""
     while True:
         try:
             await asyncio.to_thread(environments, teams, pods)
         except OSError as problem:
-            log.warning("old environments: %s", problem)
-        await asyncio.sleep(EVERY)
+            log.warning("unused environments are not removed, next try in a day: %s", problem)
+        await asyncio.sleep(INTERVAL)
 
 
 def environments(teams: Path, pods: Path) -> None:
-    """Removes what no pod has begun with for long, unless one runs since before that."""
+    """Removes environments that no pod has used for long. A pod that started before its last use
+    keeps an environment."""
     if not teams.is_dir():
         return
     for team in teams.iterdir():
-        begun = min((at for space, at in _pods(pods) if space == team.name), default=time.time())
-        before = min(time.time() - UNUSED, begun)
+        started = min((at for space, at in _pods(pods) if space == team.name), default=time.time())
+        before = min(time.time() - UNUSED_SECONDS, started)
         with contextlib.suppress(OSError), _environments_of(team) as folder:
             for name in filter(_KEY.fullmatch, os.listdir(folder)):
                 _remove_unused(folder, name, before)
@@ -66,9 +68,10 @@ def _environments_of(team: Path) -> Iterator[int]:
 
 
 def _pods(folder: Path) -> Iterator[tuple[str, float]]:
-    """Whose pods are here, and since when. What a pod uses was marked as used after it began."""
+    """Namespace and start time of each pod here. A pod marks its environment as used after it
+    starts."""
     for pod in folder.iterdir() if folder.is_dir() else ():
-        record = pod / orders.RECORD
+        record = pod / container_config.RECORD
         with contextlib.suppress(FileNotFoundError):
             yield (procfs.read_json(record) or {}).get("namespace", ""), record.stat().st_mtime
 
@@ -80,11 +83,11 @@ def _remove_unused(folder: int, name: str, before: float) -> None:
     with contextlib.suppress(OSError):
         os.rename(name, gone, src_dir_fd=folder, dst_dir_fd=folder)
         if not _is_unused(folder, gone, before):
-            # Somebody came for it in this very moment.
+            # A pod started to use it in this moment.
             os.rename(gone, name, src_dir_fd=folder, dst_dir_fd=folder)
             return
         shutil.rmtree(gone, ignore_errors=True, dir_fd=folder)
-        log.info("environment %s was not used for long and is removed", name)
+        log.info("environment %s is removed: not used since %d days", name, UNUSED_SECONDS // 86400)
 
 
 def _is_unused(folder: int, name: str, before: float) -> bool:
@@ -93,14 +96,17 @@ def _is_unused(folder: int, name: str, before: float) -> bool:
 
 
 def scratch(pod: Path) -> None:
-    """Removes the scratch folder that a pod shares with other members, if it is the last of them
-    here."""
-    record = procfs.read_json(pod / orders.RECORD) or {}
+    """Removes the scratch folder that a pod shares with other pods of its run, if it is the last of
+    them on this node."""
+    record = procfs.read_json(pod / container_config.RECORD) or {}
     path = record.get("scratch") or ""
     if not _SCRATCH.fullmatch(path):
         return
     for other in pod.parent.iterdir():
-        if other != pod and (procfs.read_json(other / orders.RECORD) or {}).get("scratch") == path:
+        if (
+            other != pod
+            and (procfs.read_json(other / container_config.RECORD) or {}).get("scratch") == path
+        ):
             return
     user = record.get("user")
     with contextlib.suppress(FileNotFoundError):

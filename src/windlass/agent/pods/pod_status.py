@@ -1,4 +1,4 @@
-"""The status of a pod from how its containers fare. Pure; `agent.pods` writes it."""
+"""Builds the status of a pod from its observed containers. Pure; `agent.pods.worker` writes it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from windlass.agent.containers import Observed
-from windlass.kinds import kubernetes, times
+from windlass.agent.runtime.containers import Observed
+from windlass.kinds.types import core
+from windlass.kinds.values import times
 
 FIRST_RESTART, LONGEST_RESTART = 10.0, 300.0
-"""Seconds before a container that ended is started again: doubling with each restart."""
+"""Seconds of back-off before a container is restarted: doubles with each restart."""
 
 
 def phase(policy: str, seen: Sequence[Observed], before: Sequence[Observed] = ()) -> str:
-    """`before`: the init containers, in order."""
+    """The pod's phase. `before`: the init containers, in order."""
     if not initialized(before):
         failed = any(_failed_for_good(policy, each) for each in before)
         return "Failed" if failed else "Pending"
@@ -30,18 +31,18 @@ def initialized(before: Sequence[Observed]) -> bool:
 
 
 def init_policy(policy: str) -> str:
-    """Init containers that failed are started again, unless nothing in the pod is."""
+    """The restart policy of init containers in a pod with this policy."""
     return "Never" if policy == "Never" else "OnFailure"
 
 
 def late(
-    pod: kubernetes.Pod,
+    pod: core.Pod,
     seen: Sequence[Observed],
     before: Sequence[Observed],
     address: str,
     now: datetime.datetime,
 ) -> dict[str, Any]:
-    """The status of a pod that ran longer than it may, once nothing of it runs any more."""
+    """The status of a pod that exceeded its active deadline and was stopped."""
     return build(pod, seen, address, now, before) | {
         "phase": "Failed",
         "reason": "DeadlineExceeded",
@@ -53,20 +54,20 @@ def late(
 
 
 def restart_after(policy: str, each: Observed) -> float | None:
-    """Seconds of back-off before it starts again; None if it does not."""
+    """Seconds of back-off before the container restarts; None if it does not."""
     if each.state != "ended" or policy == "Never" or (policy == "OnFailure" and not each.exit_code):
         return None
     return min(LONGEST_RESTART, FIRST_RESTART * 2.0 ** min(each.restarts, 10))
 
 
 def build(
-    pod: kubernetes.Pod,
+    pod: core.Pod,
     seen: Sequence[Observed],
     address: str,
     now: datetime.datetime,
     before: Sequence[Observed] = (),
 ) -> dict[str, Any]:
-    """What the agent writes into `status`. `before`: the init containers."""
+    """The status of a pod. `before`: the init containers."""
     policy = pod.spec.restart_policy
     current = phase(policy, seen, before)
     running = bool(seen) and all(each.state == "running" for each in seen)
@@ -96,10 +97,8 @@ def build(
     return status
 
 
-def refused(
-    pod: kubernetes.Pod, reason: str, message: str, now: datetime.datetime
-) -> dict[str, Any]:
-    """The status of a pod that this node will never run."""
+def refused(pod: core.Pod, reason: str, message: str, now: datetime.datetime) -> dict[str, Any]:
+    """The status of a pod that the agent rejects."""
     return {
         "phase": "Failed",
         "reason": reason,
@@ -115,7 +114,7 @@ def _failed_for_good(policy: str, each: Observed) -> bool:
 
 
 def _container(each: Observed, image: str, policy: str, waiting: str) -> dict[str, Any]:
-    """`waiting`: why it has not started, unless it knows better."""
+    """The status of one container. `waiting`: the default reason of one that has not started."""
     status: dict[str, Any] = {
         "name": each.name,
         "image": image,
@@ -151,7 +150,7 @@ def _terminated(each: Observed) -> dict[str, Any]:
 
 
 def _conditions(
-    pod: kubernetes.Pod,
+    pod: core.Pod,
     current: str,
     running: bool,
     now: datetime.datetime,

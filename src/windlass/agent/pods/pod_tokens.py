@@ -1,14 +1,15 @@
-"""A pod's own token: asked for as kubelet asks, bound to the pod, renewed by `agent.volumes`."""
+"""Service account tokens of pods: requested as kubelet does, bound to the pod, renewed by
+`agent.pods.volumes`."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-from windlass.agent import environment
-from windlass.kinds import kubernetes
+from windlass.agent.pods import env
+from windlass.kinds.types import core
 
 
-class Acting(Protocol):
+class SubresourceStore(Protocol):
     """A store that can POST to a subresource."""
 
     async def create_subresource(
@@ -17,12 +18,12 @@ class Acting(Protocol):
 
 
 class ApiTokens:
-    """TokenRequests to the API."""
+    """Requests tokens from the API (TokenRequest)."""
 
-    def __init__(self, store: Acting) -> None:
+    def __init__(self, store: SubresourceStore) -> None:
         self._store = store
 
-    async def request(self, pod: kubernetes.Pod, audience: str, seconds: int) -> str:
+    async def request(self, pod: core.Pod, audience: str, seconds: int) -> str:
         bound = {"kind": "Pod", "apiVersion": "v1", "name": pod.name, "uid": pod.uid}
         spec: dict[str, Any] = {"expirationSeconds": seconds, "boundObjectRef": bound}
         if audience:
@@ -30,9 +31,9 @@ class ApiTokens:
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         account = pod.spec.service_account_name or "default"
         answer = await self._store.create_subresource(
-            kubernetes.ServiceAccount, account, pod.namespace, "token", body
+            core.ServiceAccount, account, pod.namespace, "token", body
         )
         token = (answer.get("status") or {}).get("token")
         if not token:
-            raise environment.MissingError(f"the API gave no token for service account {account}")
+            raise env.MissingError(f"the API returned no token for service account {account}")
         return str(token)

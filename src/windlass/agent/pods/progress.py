@@ -1,7 +1,7 @@
-"""What a job says of its progress: a small JSON file that it replaces whole.
+"""The progress of a job: a small JSON file that the job replaces atomically.
 
-The agent looks at it when it may write again, never the other way round: a job that writes a
-thousand times a second costs nothing. `agent.pods` carries what is read into an annotation.
+The agent reads it at its own rate, so a job that writes a thousand times a second costs nothing.
+`agent.pods.worker` copies it into an annotation of the pod.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import math
 from typing import Any
 
-from windlass.agent import endings
+from windlass.agent.runtime import exit_status
 
 EVERY = 10.0
 """Seconds between two writes for one pod."""
@@ -20,27 +20,27 @@ _NAME = 63
 
 
 def read(path: str, user: int | None) -> str:
-    """The annotation's text; "" if there is nothing that can be read."""
-    text = endings.read_owned(path, user, BYTES + 1)
+    """The text of the annotation; "" if the file is missing or not valid."""
+    text = exit_status.read_owned(path, user, BYTES + 1)
     if not text or len(text.encode()) > BYTES:
         return ""
     try:
-        told = json.loads(text)
+        given = json.loads(text)
     except ValueError:
         return ""
-    if not isinstance(told, dict):
+    if not isinstance(given, dict):
         return ""
-    kept: dict[str, Any] = {}
-    fraction = _number(told.get("fraction"))
+    report: dict[str, Any] = {}
+    fraction = _number(given.get("fraction"))
     if fraction is not None:
-        kept["fraction"] = min(1.0, max(0.0, fraction))
-    metrics = told.get("metrics")
+        report["fraction"] = min(1.0, max(0.0, fraction))
+    metrics = given.get("metrics")
     if isinstance(metrics, dict):
         numbers = {name: _number(value) for name, value in list(metrics.items())[:_METRICS]}
         named = {name[:_NAME]: value for name, value in numbers.items() if value is not None}
         if named:
-            kept["metrics"] = named
-    return json.dumps(kept, separators=(",", ":")) if kept else ""
+            report["metrics"] = named
+    return json.dumps(report, separators=(",", ":")) if report else ""
 
 
 def _number(value: Any) -> float | None:

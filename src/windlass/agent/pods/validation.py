@@ -1,23 +1,25 @@
-"""What of a pod this agent can run: the stated part of the pod spec (docs/pods.md). Pure."""
+"""Checks whether the agent supports a pod: the part of the pod spec in docs/reference/pods.md.
+Pure."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 
-from windlass.agent import volumes
-from windlass.kinds import hostpods, kubernetes
+from windlass.agent.pods import volumes
+from windlass.kinds.annotations import HOST_IMAGE, ROOT
+from windlass.kinds.types import core
 
-IMAGES = ("", hostpods.HOST_IMAGE)
+IMAGES = ("", HOST_IMAGE)
 VOLUMES = frozenset({"emptyDir", "hostPath", "configMap", "secret", "downwardAPI", "projected"})
 _PROBES = ("liveness_probe", "readiness_probe", "startup_probe", "lifecycle")
 _PROJECTED = frozenset({"configMap", "secret", "downwardAPI", "serviceAccountToken"})
 
 
 def unsupported(
-    pod: kubernetes.Pod, *, mounts: bool, images: Sequence[str] = IMAGES
+    pod: core.Pod, *, mounts: bool, images: Sequence[str] = IMAGES
 ) -> tuple[str, str] | None:
-    """(reason, one sentence with the remedy) for what can never run here; None if it can."""
+    """Reason and message, with the remedy, if the pod can never run here; None if it can."""
     for container in (*(pod.spec.init_containers or ()), *pod.spec.containers):
         if container.image not in images:
             return "ImageNotSupported", (
@@ -39,9 +41,9 @@ def unsupported(
     return ("OutOfSharedMemory", little) if little else None
 
 
-def _container(container: kubernetes.Container) -> str:
+def _container(container: core.Container) -> str:
     if not container.command:
-        return " has no command, and there is no image to have one"
+        return " has no command, and there is no image that could provide one; set command"
     if container.restart_policy:
         return ": sidecars (restartPolicy of an init container) are not supported; leave it out"
     for name in _PROBES:
@@ -50,7 +52,7 @@ def _container(container: kubernetes.Container) -> str:
     return ""
 
 
-def _volumes(pod: kubernetes.Pod) -> str:
+def _volumes(pod: core.Pod) -> str:
     for volume in pod.spec.volumes or ():
         kinds = [key for key in volume if key != "name" and volume[key] is not None]
         name = volume["name"]
@@ -66,17 +68,17 @@ def _volumes(pod: kubernetes.Pod) -> str:
     return ""
 
 
-def _outside(pod: kubernetes.Pod) -> str:
-    """Mounts that would need rights the agent has not."""
+def _outside(pod: core.Pod) -> str:
+    """The message for a mount that needs root; "" if there is none."""
     by_name = {str(volume["name"]): volume for volume in pod.spec.volumes or ()}
     for container in (*(pod.spec.init_containers or ()), *pod.spec.containers):
         for mount in container.volume_mounts or ():
             path = os.path.normpath(mount.mount_path)
-            inside = path.startswith(hostpods.ROOT + "/")
+            inside = path.startswith(ROOT + "/")
             if not inside and not volumes.is_shm(by_name.get(mount.name, {}), mount):
                 return (
                     f"container {container.name}: mounting at {mount.mount_path} needs root; mount "
-                    f"below {hostpods.ROOT}, or start the engine as root"
+                    f"below {ROOT}, or start the engine as root"
                 )
     return ""
 

@@ -1,13 +1,13 @@
-"""The folders of a pod: its own, its volumes, and where each container sees them.
+"""The folders of a pod: its root, its volumes, and the mounts of its containers.
 
-    PODS/<uid>/root/            what `/windlass` means to the pod; WINDLASS_ROOT says so
+    PODS/<uid>/root/            `/windlass` of the pod; WINDLASS_ROOT has its real path
     PODS/<uid>/root/{work,home,tmp}
-    PODS/<uid>/volumes/<name>/  what the pod's volumes hold
-    PODS/<uid>/messages/<name>  the container's last words, for us to read
+    PODS/<uid>/volumes/<name>/  contents of the pod's volumes
+    PODS/<uid>/messages/<name>  termination message of a container
 
-`prepare` fills them before the first container starts; `view` says what one container's shim has
-to mount. Where mounts are not permitted, volumes below `/windlass` are links, and no others are
-possible (`agent.support` refuses them).
+`prepare` fills them before the first container starts; `container_mounts` returns what the shim of
+a container mounts. Without the right to mount, volumes below `/windlass` are symbolic links, and no
+other mounts are possible (`agent.pods.validation` rejects them).
 """
 
 from __future__ import annotations
@@ -22,28 +22,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from windlass.agent import environment, privileges
-from windlass.kinds import hostpods, kubernetes, quantity
+from windlass.agent.node import privileges
+from windlass.agent.pods import env
+from windlass.kinds.annotations import ROOT, TEAM
+from windlass.kinds.types import core
+from windlass.kinds.values import quantity
 
 SHM = "/dev/shm"  # noqa: S108 - the name itself
+_RESERVED = (
+    "/proc", "/sys", "/dev", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/boot", "/run",
+)  # fmt: skip
+"""Folders over which a pod with a user of its own mounts nothing."""
 _REFRESH = 0.8
-"""Of a token's life, after which the next one is asked for."""
+"""Fraction of a token's lifetime after which it is renewed."""
 _SHORTEST_TOKEN = 600
 
 
 class TokenSource(Protocol):
-    """Asks the API for a pod's token (`serviceaccounts/NAME/token`)."""
+    """Requests a pod's token from the API (`serviceaccounts/NAME/token`)."""
 
-    async def request(self, pod: kubernetes.Pod, audience: str, seconds: int) -> str: ...
+    async def request(self, pod: core.Pod, audience: str, seconds: int) -> str: ...
 
 
-class RefusedError(Exception):
-    """The pod can never be given this; the message has the remedy."""
+class VolumeRejected(Exception):
+    """A volume or mount that this node cannot provide; the message has the remedy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class View:
-    """What a container sees."""
+class ContainerMounts:
+    """The mounts of a container and its shared memory."""
 
     mounts: list[dict[str, Any]]
     shm: dict[str, Any] | None = None
@@ -51,14 +58,16 @@ class View:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodFolder:
-    """The folder of one pod and whose it is."""
+    """The folder of one pod and the user that owns it."""
 
     path: Path
     user: int | None
-    """None: the agent's own."""
+    """None: the agent's user."""
     mounts: bool
     teams: Path
-    """Holds one folder per namespace that outlives pods."""
+    """Contains one folder per namespace, which outlives pods."""
+    host_mounts: tuple[str, ...] = ()
+    """The folders of the machine that pods with a user of their own may mount."""
 
     @property
     def root(self) -> Path:
@@ -66,20 +75,20 @@ class PodFolder:
 
     @property
     def seen(self) -> Path:
-        """What the pod's processes call `root`: where mounts are permitted, the same in all pods
-        of the node, so that members of a run, and environments that were built in another pod, can
-        name paths. On the machine itself it is an empty folder of the agent's."""
+        """The path of `root` for the pod's processes. With mounts it is the same in all pods of the
+        node, so that paths are valid in other pods of a run and in environments that were built in
+        another pod. On the machine itself it is an empty folder."""
         return self.teams.parent / "self" if self.mounts else self.root
 
     def inside(self, path: str) -> Path | None:
-        """Where a path below `/windlass` really is; None for any other."""
+        """The real path of a path below `/windlass`; None for any other path."""
         plain = os.path.normpath(path)
-        if plain != hostpods.ROOT and not plain.startswith(hostpods.ROOT + "/"):
+        if plain != ROOT and not plain.startswith(ROOT + "/"):
             return None
-        return self.root / plain[len(hostpods.ROOT) :].lstrip("/")
+        return self.root / plain[len(ROOT) :].lstrip("/")
 
     def mapped(self, path: str) -> str:
-        """A path of the pod's as its processes see it."""
+        """A path of the pod spec as the pod's processes see it."""
         inside = self.inside(path)
         return path if inside is None else str(self.seen / inside.relative_to(self.root))
 
@@ -90,7 +99,8 @@ class PodFolder:
         return self.path / "volumes" / name
 
     def make(self) -> None:
-        """The folders every pod has. Closed to all but the pod's user; records stay ours."""
+        """Creates the folders of the pod: accessible only to its user, records only to the
+        agent."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.mounts:
             self.seen.mkdir(parents=True, exist_ok=True, mode=0o711)
@@ -106,19 +116,19 @@ class PodFolder:
             self.path.chmod(0o711)
 
     def give(self, path: Path) -> None:
-        """Makes the pod's user its owner."""
+        """Makes the pod's user the owner of `path`."""
         if self.user is not None:
             os.chown(path, self.user, self.user, follow_symlinks=False)
 
 
 async def prepare(
-    pod: kubernetes.Pod,
+    pod: core.Pod,
     folder: PodFolder,
-    sources: environment.Sources,
+    sources: env.Sources,
     tokens: TokenSource | None,
     facts: Mapping[str, str],
 ) -> None:
-    """Everything the pod's containers will see. May be done again: finds what is there."""
+    """Creates the pod's folders and fills its volumes. Idempotent."""
     folder.make()
     for volume in pod.spec.volumes or ():
         await _fill(pod, volume, folder, sources, tokens, facts)
@@ -128,13 +138,12 @@ async def prepare(
             message.touch(mode=0o600)
             folder.give(message)
         for mount in container.volume_mounts or ():
-            _place(pod, mount, folder)
+            _prepare_target(pod, mount, folder)
 
 
-async def refresh(
-    pod: kubernetes.Pod, folder: PodFolder, tokens: TokenSource | None
-) -> float | None:
-    """Renews the pod's tokens in time; seconds until the next look, if it has any."""
+async def refresh(pod: core.Pod, folder: PodFolder, tokens: TokenSource | None) -> float | None:
+    """Renews the pod's tokens when due. Returns the seconds until the next renewal; None if the pod
+    has no tokens."""
     waits = []
     for name, path, source in _token_files(pod):
         file = folder.volume(name) / path
@@ -151,9 +160,11 @@ async def refresh(
     return min(waits, default=None)
 
 
-def view(pod: kubernetes.Pod, container: kubernetes.Container, folder: PodFolder) -> View:
+def container_mounts(
+    pod: core.Pod, container: core.Container, folder: PodFolder
+) -> ContainerMounts:
     """The mounts of one container, in order, and its shared memory."""
-    mounts = _curtain(folder) if folder.user is not None else []
+    mounts = _hiding_mounts(folder) if folder.user is not None else []
     if folder.mounts:
         own = {"source": str(folder.root), "target": str(folder.seen), "readOnly": False}
         mounts.append({"kind": "bind", **own})
@@ -166,23 +177,24 @@ def view(pod: kubernetes.Pod, container: kubernetes.Container, folder: PodFolder
             if folder.mounts:
                 mounts.append({"kind": "tmpfs", "target": SHM, "mode": "1777", "size": shm["size"]})
         elif folder.mounts:
-            target = folder.mapped(mount.mount_path)
-            source = {"source": str(_source(volume, folder, pod)), "below": mount.sub_path}
+            target = mount_target(mount.mount_path, folder)
+            source = _bind_source(volume, mount, folder, pod)
             read_only = bool(mount.read_only)
             mounts.append({"kind": "bind", **source, "target": target, "readOnly": read_only})
     if folder.mounts and folder.user is not None:
-        # Last, because the others are found through /proc: what other users run is theirs.
+        # Last, because the shim makes the other mounts through /proc.
         mounts.append({"kind": "proc", "target": "/proc"})
-    return View(mounts, shm)
+    return ContainerMounts(mounts, shm)
 
 
-def is_shm(volume: Mapping[str, Any], mount: kubernetes.VolumeMount) -> bool:
+def is_shm(volume: Mapping[str, Any], mount: core.VolumeMount) -> bool:
     empty = volume.get("emptyDir") or {}
     return empty.get("medium") == "Memory" and os.path.normpath(mount.mount_path) == SHM
 
 
-def too_little_shm(pod: kubernetes.Pod) -> str:
-    """Without mounts of our own: whether the machine's /dev/shm has what the pod asks for."""
+def too_little_shm(pod: core.Pod) -> str:
+    """Without the right to mount: a message if the machine's /dev/shm has less free space than the
+    pod requests; else an empty string."""
     volumes = {str(volume["name"]): volume for volume in pod.spec.volumes or ()}
     for container in pod.spec.containers:
         for mount in container.volume_mounts or ():
@@ -200,7 +212,7 @@ def too_little_shm(pod: kubernetes.Pod) -> str:
 
 
 def remove(path: Path) -> None:
-    """Takes a pod's folder away, folders that the job closed to itself included."""
+    """Removes a pod's folder, including folders to which the job removed its own access."""
     shutil.rmtree(path, ignore_errors=True)
     if not path.exists():
         return
@@ -213,42 +225,42 @@ def remove(path: Path) -> None:
     shutil.rmtree(path)
 
 
-# --- what volumes hold
+# --- the contents of volumes
 
 
 async def _fill(
-    pod: kubernetes.Pod,
+    pod: core.Pod,
     volume: Mapping[str, Any],
     folder: PodFolder,
-    sources: environment.Sources,
+    sources: env.Sources,
     tokens: TokenSource | None,
     facts: Mapping[str, str],
 ) -> None:
-    place = folder.volume(str(volume["name"]))
+    target = folder.volume(str(volume["name"]))
     if "emptyDir" in volume:
-        if not place.exists():
-            place.mkdir(mode=0o700)
-            folder.give(place)
+        if not target.exists():
+            target.mkdir(mode=0o700)
+            folder.give(target)
         return
     if "hostPath" in volume:
         _check_host_path(volume, folder, pod)
         return
-    place.mkdir(exist_ok=True, mode=0o755)
+    target.mkdir(exist_ok=True, mode=0o755)
     parts = (volume["projected"].get("sources") or ()) if "projected" in volume else (volume,)
     default_mode = (volume.get("projected") or {}).get("defaultMode")
     for part in parts:
         for path, content, mode in await _files(pod, part, sources, tokens, facts):
-            _write(folder, place / path, content, mode or default_mode or 0o644)
+            _write(folder, target / path, content, mode or default_mode or 0o644)
 
 
 async def _files(
-    pod: kubernetes.Pod,
+    pod: core.Pod,
     part: Mapping[str, Any],
-    sources: environment.Sources,
+    sources: env.Sources,
     tokens: TokenSource | None,
     facts: Mapping[str, str],
 ) -> list[tuple[str, bytes, int | None]]:
-    """(path, content, mode) of one source of a volume."""
+    """Path, content and mode of each file of one source of a volume."""
     for key, kind in (("secret", "Secret"), ("configMap", "ConfigMap")):
         if key in part:
             return await _values(kind, part[key], sources)
@@ -261,20 +273,20 @@ async def _files(
         ]  # fmt: skip
     source = part["serviceAccountToken"]
     if tokens is None:
-        raise environment.MissingError("this agent has no way to ask for a token")
+        raise env.MissingError("this agent cannot request tokens")
     text = await tokens.request(pod, source.get("audience", ""), _life(source))
     return [(source["path"], text.encode(), 0o600)]
 
 
 async def _values(
-    kind: str, given: Mapping[str, Any], sources: environment.Sources
+    kind: str, given: Mapping[str, Any], sources: env.Sources
 ) -> list[tuple[str, bytes, int | None]]:
     name = given.get("secretName") or given.get("name") or ""
     values = await sources.binary(kind, name)
     if values is None:
         if given.get("optional"):
             return []
-        raise environment.MissingError(f'{kind} "{name}" not found')
+        raise env.MissingError(f'{kind} "{name}" not found')
     usual = given.get("defaultMode")
     if not given.get("items"):
         return [(key, content, usual) for key, content in values.items()]
@@ -283,25 +295,25 @@ async def _values(
         if item["key"] in values:
             found.append((item["path"], values[item["key"]], item.get("mode") or usual))
         elif not given.get("optional"):
-            raise environment.MissingError(f'{kind} "{name}" has no key "{item["key"]}"')
+            raise env.MissingError(f'{kind} "{name}" has no key "{item["key"]}"')
     return found
 
 
-def _downward(pod: kubernetes.Pod, item: Mapping[str, Any], facts: Mapping[str, str]) -> str:
+def _downward(pod: core.Pod, item: Mapping[str, Any], facts: Mapping[str, str]) -> str:
     if item.get("resourceFieldRef"):
-        return environment.resource_field(pod, item["resourceFieldRef"], None)
+        return env.resource_field(pod, item["resourceFieldRef"], None)
     path = item["fieldRef"]["fieldPath"]
     if path in ("metadata.labels", "metadata.annotations"):
         found = getattr(pod.metadata, path.partition(".")[2]) or {}
         return "\n".join(f"{key}={json.dumps(value)}" for key, value in sorted(found.items()))
-    return environment.field(pod, path, facts)
+    return env.field(pod, path, facts)
 
 
 def _write(folder: PodFolder, path: Path, content: bytes, mode: int) -> None:
-    """Whole or not at all. The folders here are ours: the pod cannot put a link in the way."""
-    place = folder.path / "volumes"
-    if ".." in path.relative_to(place).parts:
-        raise RefusedError(f"a volume's path leads out of it: {path.name}")
+    """Writes a file atomically. The agent owns these folders: a pod cannot insert a link."""
+    volumes = folder.path / "volumes"
+    if ".." in path.relative_to(volumes).parts:
+        raise VolumeRejected(f"a volume's path leads out of it: {path.name}")
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
     fresh = path.with_name(f".{path.name}.new")
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -311,7 +323,7 @@ def _write(folder: PodFolder, path: Path, content: bytes, mode: int) -> None:
     fresh.replace(path)
 
 
-def _token_files(pod: kubernetes.Pod) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def _token_files(pod: core.Pod) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     for volume in pod.spec.volumes or ():
         for part in (volume.get("projected") or {}).get("sources") or ():
             if "serviceAccountToken" in part:
@@ -323,49 +335,110 @@ def _life(source: Mapping[str, Any]) -> int:
     return max(_SHORTEST_TOKEN, int(source.get("expirationSeconds") or 3600))
 
 
-# --- where containers see them
+# --- mounts
 
 
-def _source(volume: Mapping[str, Any], folder: PodFolder, pod: kubernetes.Pod) -> Path:
+def _bind_source(
+    volume: Mapping[str, Any], mount: core.VolumeMount, folder: PodFolder, pod: core.Pod
+) -> dict[str, Any]:
+    """What the shim binds. It follows no links in `below`; it opens folders of the machine with the
+    rights of the pod's user."""
+    path = _source(volume, folder, pod)
+    if "hostPath" not in volume:
+        return {"source": str(path), "below": mount.sub_path}
+    if path.is_relative_to(folder.teams):
+        base = folder.teams / pod.namespace
+        below = path.relative_to(base) / mount.sub_path.lstrip("/")
+        return {"source": str(base), "below": str(below)}
+    if folder.user is None:
+        return {"source": str(path), "below": mount.sub_path}
+    resolved = _allowed(volume, path, folder, pod)
+    below = resolved / mount.sub_path.lstrip("/")
+    return {"source": "/", "below": str(below), "user": folder.user}
+
+
+def mount_target(mount_path: str, folder: PodFolder) -> str:
+    """The path that the shim mounts over, without symbolic links. Raises VolumeRejected for folders
+    on which the isolation of the pod depends."""
+    if folder.inside(mount_path) is not None:
+        return folder.mapped(mount_path)
+    path = os.path.realpath(mount_path)
+    own = [folder.teams.parent, *_software()]
+    reserved = [Path(each) for each in _RESERVED] if folder.user is not None else [Path("/proc")]
+    for each in [*reserved, *own]:
+        if Path(path).is_relative_to(each) or each.is_relative_to(path):
+            raise VolumeRejected(
+                f"mountPath {mount_path} would hide {each}, which the node needs to run the pod; "
+                f"mount below {ROOT}"
+            )
+    return path
+
+
+def _source(volume: Mapping[str, Any], folder: PodFolder, pod: core.Pod) -> Path:
     if "hostPath" in volume:
         return _host_path(volume, folder, pod)
     return folder.volume(str(volume["name"]))
 
 
-def _host_path(volume: Mapping[str, Any], folder: PodFolder, pod: kubernetes.Pod) -> Path:
+def _host_path(volume: Mapping[str, Any], folder: PodFolder, pod: core.Pod) -> Path:
     path = os.path.normpath(str(volume["hostPath"]["path"]))
-    if path == hostpods.TEAM or path.startswith(hostpods.TEAM + "/"):
-        return folder.teams / pod.namespace / path[len(hostpods.TEAM) :].lstrip("/")
+    if path == TEAM or path.startswith(TEAM + "/"):
+        return folder.teams / pod.namespace / path[len(TEAM) :].lstrip("/")
     return Path(path)
 
 
-def _check_host_path(volume: Mapping[str, Any], folder: PodFolder, pod: kubernetes.Pod) -> None:
+def _check_host_path(volume: Mapping[str, Any], folder: PodFolder, pod: core.Pod) -> None:
     path = _host_path(volume, folder, pod)
     if path.is_relative_to(folder.teams):
         _make_team_folder(path, folder, pod)
         return
-    name, given = volume["name"], volume["hostPath"].get("type") or ""
+    what, given = _mount_of(volume, pod), volume["hostPath"].get("type") or ""
+    # Before anything else, so that no answer tells which files exist.
+    resolved = _allowed(volume, path, folder, pod)
     wanted = {"Directory": path.is_dir, "DirectoryOrCreate": path.is_dir, "File": path.is_file,
               "FileOrCreate": path.is_file, "": path.exists}  # fmt: skip
     if given not in wanted:
-        raise RefusedError(f"volume {name}: hostPath type {given} is not supported; leave it out")
+        raise VolumeRejected(f"{what}: hostPath type {given} is not supported; leave it out")
     if not wanted[given]():
-        what = f" ({given})" if given else ""
-        raise RefusedError(f"volume {name}: {path}{what} is not on this node; make it there")
-    if folder.user is None:
-        return
-    closed = privileges.closed_above(path.resolve(), folder.user)
+        kind = f" ({given})" if given else ""
+        raise VolumeRejected(f"{what}: {path}{kind} is not on this node; make it there")
+    closed = privileges.closed_above(resolved, folder.user) if folder.user is not None else None
     if closed is not None:
-        raise RefusedError(
-            f"volume {name}: {path} is closed to user {folder.user}, which namespace "
+        raise VolumeRejected(
+            f"{what}: {path} is closed to user {folder.user}, which namespace "
             f"{pod.namespace} runs as: let others through ({closed}: chmod o+x), or start the "
             "engine with --isolation process"
         )
 
 
-def _make_team_folder(path: Path, folder: PodFolder, pod: kubernetes.Pod) -> None:
-    """A folder of the namespace that outlives its pods; each step is made without following a
-    link, because what is inside belongs to the team."""
+def _mount_of(volume: Mapping[str, Any], pod: core.Pod) -> str:
+    """A volume as its author knows it: by its first mount path."""
+    containers = [*(pod.spec.init_containers or ()), *pod.spec.containers]
+    paths = [
+        mount.mount_path
+        for container in containers
+        for mount in container.volume_mounts or ()
+        if mount.name == volume["name"]
+    ]
+    return f"mount at {paths[0]}" if paths else f"volume {volume['name']}"
+
+
+def _allowed(volume: Mapping[str, Any], path: Path, folder: PodFolder, pod: core.Pod) -> Path:
+    """The path without symbolic links, if the pod may mount it."""
+    resolved = path.resolve()
+    if folder.user is None:
+        return resolved
+    if any(resolved.is_relative_to(Path(each).resolve()) for each in folder.host_mounts):
+        return resolved
+    raise VolumeRejected(
+        f"{_mount_of(volume, pod)}: {path} is not a folder that pods of namespace {pod.namespace} "
+        f"may mount; the administrator allows it with windlass up --host-mounts {path}"
+    )
+
+
+def _make_team_folder(path: Path, folder: PodFolder, pod: core.Pod) -> None:
+    """Creates a folder of the namespace that outlives its pods. Links are not followed, because the
+    contents belong to the team."""
     base = folder.teams / pod.namespace
     if not base.exists():
         base.mkdir(parents=True, mode=0o700)
@@ -378,7 +451,7 @@ def _make_below(base: Path, below: str, folder: PodFolder) -> None:
     try:
         for part in [part for part in below.split("/") if part not in ("", ".")]:
             if part == "..":
-                raise RefusedError(f"subPath {below} leads out of its volume")
+                raise VolumeRejected(f"subPath {below} leads out of its volume")
             made = False
             with contextlib.suppress(FileExistsError):
                 os.mkdir(part, 0o700, dir_fd=handle)
@@ -393,8 +466,8 @@ def _make_below(base: Path, below: str, folder: PodFolder) -> None:
         os.close(handle)
 
 
-def _place(pod: kubernetes.Pod, mount: kubernetes.VolumeMount, folder: PodFolder) -> None:
-    """The place where a mount will be: in the pod's own folder we make it, elsewhere it must be."""
+def _prepare_target(pod: core.Pod, mount: core.VolumeMount, folder: PodFolder) -> None:
+    """Creates the target of a mount in the pod's folder; a target elsewhere must exist."""
     volume = next(each for each in pod.spec.volumes or () if each["name"] == mount.name)
     if is_shm(volume, mount):
         return
@@ -403,11 +476,11 @@ def _place(pod: kubernetes.Pod, mount: kubernetes.VolumeMount, folder: PodFolder
         _make_below(source, mount.sub_path, folder)
     target = folder.inside(mount.mount_path)
     if target is None:
-        elsewhere = Path(mount.mount_path)
-        if not elsewhere.exists() and not _behind_curtain(elsewhere, folder):
-            raise RefusedError(
+        elsewhere = Path(mount_target(mount.mount_path, folder))
+        if not elsewhere.exists() and not _is_hidden(elsewhere, folder):
+            raise VolumeRejected(
                 f"mountPath {mount.mount_path} does not exist on this node: make it there "
-                f"(mkdir -p {mount.mount_path}), or mount below {hostpods.ROOT}"
+                f"(mkdir -p {mount.mount_path}), or mount below {ROOT}"
             )
         return
     if folder.mounts:
@@ -418,13 +491,13 @@ def _place(pod: kubernetes.Pod, mount: kubernetes.VolumeMount, folder: PodFolder
         return
     if target.exists() or target.is_symlink():
         with contextlib.suppress(OSError):
-            target.rmdir()  # an empty folder of ours, such as `run`
+            target.rmdir()  # an empty folder that the agent created, such as `run`
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         target.symlink_to(wanted)
     except FileExistsError:
-        raise RefusedError(
-            f"two volumes are mounted at {mount.mount_path}; without root each needs its own place"
+        raise VolumeRejected(
+            f"two volumes are mounted at {mount.mount_path}; without root each needs its own path"
         ) from None
 
 
@@ -439,9 +512,10 @@ def _make_target(source: Path, target: Path, folder: PodFolder) -> None:
         _make_below(folder.root, str(relative), folder)
 
 
-def _curtain(folder: PodFolder) -> list[dict[str, Any]]:
-    """What closed folders hide from the pod's user stays hidden behind an empty one, but the way
-    to the pod's own folder, and to Python, is open."""
+def _hiding_mounts(folder: PodFolder) -> list[dict[str, Any]]:
+    """Mounts that make the pod's folder and Python reachable below folders that the pod's user may
+    not traverse: an empty tmpfs over the closed folder, with bind mounts in it. The other contents
+    of the closed folder stay hidden."""
     mounts: list[dict[str, Any]] = []
     for path, read_only in [(folder.path, False), *((each, True) for each in _software())]:
         closed = privileges.closed_above(path / "x", folder.user or 0)
@@ -454,10 +528,11 @@ def _curtain(folder: PodFolder) -> list[dict[str, Any]]:
     return mounts
 
 
-def _behind_curtain(path: Path, folder: PodFolder) -> bool:
+def _is_hidden(path: Path, folder: PodFolder) -> bool:
+    """Whether a mount of `_hiding_mounts` covers the path."""
     return any(
         mount["kind"] == "tmpfs" and path.is_relative_to(mount["target"])
-        for mount in (_curtain(folder) if folder.user is not None else ())
+        for mount in (_hiding_mounts(folder) if folder.user is not None else ())
     )
 
 

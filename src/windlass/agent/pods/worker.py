@@ -1,8 +1,8 @@
-"""The pods that are bound to this node: one worker each, from the API's wish to processes.
+"""One worker for each pod that is bound to this node: it reconciles the pod with its processes.
 
-A worker looks at the pod as the API has it and at the containers as the disk has them, does the
-one next thing, writes the status if it changed, and sleeps until either changes. It can be killed
-at any moment: the next agent finds the same two things and goes on.
+A worker reads the pod from the API and the containers from disk, does the one next step, writes the
+status if it changed, and sleeps until one of both changes. It may be killed at any moment: the next
+agent reads the same state and continues.
 """
 
 from __future__ import annotations
@@ -16,78 +16,81 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from windlass.agent import (
-    containers,
-    environment,
-    orders,
-    podstatus,
-    procfs,
+from windlass.agent.pods import (
+    container_config,
+    env,
+    garbage_collection,
+    pod_status,
     progress,
-    support,
-    sweeping,
+    validation,
     volumes,
 )
-from windlass.agent.containers import Container, Observed
-from windlass.agent.orders import Place as Place
-from windlass.kinds import hostpods, kubernetes, times
-from windlass.store import client, errors
-from windlass.store.reflector import Change, Reflector
+from windlass.agent.pods.container_config import AgentContext as AgentContext
+from windlass.agent.runtime import containers, procfs
+from windlass.agent.runtime.containers import Container, Observed
+from windlass.kinds.annotations import PROGRESS, STOP_SIGNAL
+from windlass.kinds.types import core
+from windlass.kinds.values import times
+from windlass.store import errors, interface
+from windlass.store.informer import Change, Informer
 
 log = logging.getLogger(__name__)
 
-_TELLING = ("phase", "reason", "message", "podIP", "containerStatuses", "initContainerStatuses")
-"""The parts of a status whose change is worth a write; times move along."""
+_COMPARED = ("phase", "reason", "message", "podIP", "containerStatuses", "initContainerStatuses")
+"""Fields of a status whose change causes a write; a changed time alone does not."""
 _RETRY = 5.0
-"""Seconds until something that failed for reasons outside the pod is tried again."""
+"""Seconds until a step that failed for reasons outside of the pod is tried again."""
 
 
-class Pods:
-    """Keeps one worker per pod of this node."""
+class PodWorkers:
+    """Runs one worker per pod of this node."""
 
-    def __init__(self, store: client.Store, place: Place) -> None:
+    def __init__(self, store: interface.Store, context: AgentContext) -> None:
         self._store = store
-        self._place = place
-        self._reflector = Reflector(
-            store, kubernetes.Pod, field_selector=f"spec.nodeName={place.node}"
-        )
-        self._workers: dict[str, Worker] = {}
+        self._context = context
+        self._informer = Informer(store, core.Pod, field_selector=f"spec.nodeName={context.node}")
+        self._workers: dict[str, PodWorker] = {}
 
     async def run(self) -> None:
-        """Until cancelled. Processes go on: their shims do not belong to us."""
-        self._place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        async with self._reflector, asyncio.TaskGroup() as group:
-            await self._reflector.synced()
-            self._sweep()
+        """Runs until cancelled. Containers keep running: their shims are not children of the
+        agent."""
+        self._context.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        async with self._informer, asyncio.TaskGroup() as group:
+            await self._informer.synced()
+            self._remove_stale_cgroups()
             for uid, namespace, name in self._left_behind():
                 self._begin(group, uid, namespace, name)
-            self._reflector.add_handler(lambda *change: self._changed(group, *change))
+            self._informer.add_handler(lambda *change: self._changed(group, *change))
             await asyncio.Event().wait()
 
     def _left_behind(self) -> list[tuple[str, str, str]]:
-        """Pods that have a folder here but are not in the API any more."""
-        known = {pod.uid for pod in self._reflector}
+        """Uid, namespace and name of the pods that have a folder here and no object in the API."""
+        known = {pod.uid for pod in self._informer}
         found = []
-        for folder in self._place.folder.iterdir():
-            record = procfs.read_json(folder / orders.RECORD) or {"namespace": "", "name": ""}
+        for folder in self._context.folder.iterdir():
+            record = procfs.read_json(folder / container_config.RECORD) or {
+                "namespace": "",
+                "name": "",
+            }
             if folder.name not in known:
                 found.append((folder.name, record["namespace"], record["name"]))
         return found
 
-    def _sweep(self) -> None:
-        """Groups of pods that have no folder here any more: a clean-up that was cut short."""
-        groups = self._place.abilities.cgroups
+    def _remove_stale_cgroups(self) -> None:
+        """Removes the cgroups of pods without a folder: a clean-up was interrupted."""
+        groups = self._context.abilities.cgroups
         if groups is None:
             return
         for name in groups.names():
-            if not (self._place.folder / name.partition(".")[0]).exists():
+            if not (self._context.folder / name.partition(".")[0]).exists():
                 groups.group(name).remove()
 
     def _changed(
         self,
         group: asyncio.TaskGroup,
         _: Change,
-        before: kubernetes.Pod | None,
-        after: kubernetes.Pod | None,
+        before: core.Pod | None,
+        after: core.Pod | None,
     ) -> None:
         pod = after or before
         assert pod is not None, "a change has an object before or after it"  # noqa: S101
@@ -96,46 +99,46 @@ class Pods:
             worker = self._begin(group, pod.uid, pod.namespace, pod.name)
         worker.wake.set()
 
-    def _begin(self, group: asyncio.TaskGroup, uid: str, namespace: str, name: str) -> Worker:
-        def current() -> kubernetes.Pod | None:
-            pod = self._reflector.get(name, namespace)
+    def _begin(self, group: asyncio.TaskGroup, uid: str, namespace: str, name: str) -> PodWorker:
+        def current() -> core.Pod | None:
+            pod = self._informer.get(name, namespace)
             return pod if pod is not None and pod.uid == uid else None
 
-        worker = Worker(self._store, self._place, uid, current)
+        worker = PodWorker(self._store, self._context, uid, current)
         self._workers[uid] = worker
         task = group.create_task(worker.run(), name=f"pod {namespace}/{name}")
         task.add_done_callback(lambda _: self._workers.pop(uid, None))
         return worker
 
 
-class Worker:
-    """Drives one pod."""
+class PodWorker:
+    """Reconciles one pod."""
 
     def __init__(
         self,
-        store: client.Store,
-        place: Place,
+        store: interface.Store,
+        context: AgentContext,
         uid: str,
-        current: Callable[[], kubernetes.Pod | None],
+        current: Callable[[], core.Pod | None],
     ) -> None:
         self._store = store
-        self._place = place
+        self._context = context
         self._current = current
-        """The pod as the API has it; None when it is gone."""
-        self._folder = place.folder / uid
+        """The pod from the API; None when it is deleted."""
+        self._folder = context.folder / uid
         self._stop_sent: float | None = None
-        self._told: dict[str, Any] | None = None
-        """What the last status that was written said."""
+        self._written: dict[str, Any] | None = None
+        """The compared fields of the last status that was written."""
         self._running: dict[str, Container] = {}
-        """Containers that ran when they were last looked at: their end is waited for. Asking again
-        before sleeping would miss one that ended in between."""
+        """Containers that were running when last observed; `_sleep` waits for their end. Observing
+        them again before sleeping would miss one that ended in between."""
         self._prepared: volumes.PodFolder | None = None
         self._progress = ""
         self._progress_due = 0.0
         self.wake = asyncio.Event()
 
     async def run(self) -> None:
-        """Until the pod is gone from the API and its processes from the machine."""
+        """Runs until the pod is deleted from the API and its processes have ended."""
         while True:
             self.wake.clear()
             pod = self._current()
@@ -147,16 +150,17 @@ class Worker:
                 else:
                     delay = await self._step(pod)
             except (errors.ApiError, OSError) as error:
-                log.warning("pod %s: tried again soon: %s", self._folder.name, error)
+                log.warning("pod %s: retry in %g s: %s", self._folder.name, _RETRY, error)
                 delay = _RETRY
             except Exception:
-                # A defect met in one pod must not take the others' workers down.
-                log.exception("pod %s: tried again soon", self._folder.name)
+                # A defect that one pod triggers must not stop the workers of the other pods.
+                log.exception("pod %s: retry in %g s", self._folder.name, _RETRY)
                 delay = _RETRY
             await self._sleep(delay)
 
-    async def _step(self, pod: kubernetes.Pod) -> float | None:
-        """The one next thing; seconds until the next look, if nothing changes before."""
+    async def _step(self, pod: core.Pod) -> float | None:
+        """Does the one next step. Returns the seconds until the next one if nothing changes; None:
+        wait for a change."""
         if pod.metadata.deletion_timestamp:
             await self._end(pod)
             return None
@@ -164,56 +168,57 @@ class Worker:
             return None
         refusal = self._refusal(pod)
         if refusal is not None:
-            await self._write(pod, podstatus.refused(pod, *refusal, times.now()))
+            await self._write(pod, pod_status.refused(pod, *refusal, times.now()))
             return None
         left = _seconds_left(pod)
         if left is not None and left <= 0 and await self._too_late(pod):
             return None
         try:
             before, seen, delays = await self._advance_all(pod)
-        except volumes.RefusedError as never:
-            told = podstatus.refused(pod, "PodNotSupported", str(never), times.now())
-            await self._write(pod, told)
+        except volumes.VolumeRejected as never:
+            status = pod_status.refused(pod, "MountFailed", str(never), times.now())
+            await self._write(pod, status)
             return None
-        status = podstatus.build(pod, seen, self._place.address, times.now(), before)
+        status = pod_status.build(pod, seen, self._context.address, times.now(), before)
         over = status["phase"] in ("Succeeded", "Failed")
-        delays.append(await self._carry_progress(pod, last=over))
+        delays.append(await self._publish_progress(pod, last=over))
         await self._write(pod, status)
         if not over:
             delays += [left, await self._renew_tokens(pod)]
         return min((each for each in delays if each is not None), default=None)
 
-    def _refusal(self, pod: kubernetes.Pod) -> tuple[str, str] | None:
+    def _refusal(self, pod: core.Pod) -> tuple[str, str] | None:
         """(reason, message) if a pod that has no folder here must not be started."""
         if self._folder.exists():
             return None
-        problem = support.unsupported(pod, mounts=self._place.abilities.mounts)
+        problem = validation.unsupported(pod, mounts=self._context.abilities.mounts)
         if problem is not None:
             return problem
         if pod.status.phase == "Running" and pod.spec.restart_policy == "Never":
-            # It was started once and its folder is lost: to start it again were to run it twice.
+            # The pod was started and its folder is lost: a second start would run it twice.
             return "ContainerStatusUnknown", "the agent's record of the pod is lost"
-        port = orders.taken_port(self._place, pod)
+        port = container_config.taken_port(self._context, pod)
         if port is not None:
-            told = f"port {port}, which the run was given, is taken by a process outside of it"
-            return "PortTaken", told
+            message = f"port {port}, assigned to the run, is in use by a process outside of the run"
+            return "PortTaken", message
         return None
 
     async def _advance_all(
-        self, pod: kubernetes.Pod
+        self, pod: core.Pod
     ) -> tuple[list[Observed], list[Observed], list[float | None]]:
-        """Init containers one after the other, then all others: how they fare, when to look."""
+        """Starts init containers one after the other, then all others. Returns the observed init
+        containers, the observed containers, and delays until the next step."""
         before: list[Observed] = []
         delays: list[float | None] = []
         specs = pod.spec.init_containers or ()
-        policy = podstatus.init_policy(pod.spec.restart_policy)
+        policy = pod_status.init_policy(pod.spec.restart_policy)
         for index, spec in enumerate(specs):
             observed, delay = await self._advance(pod, spec, policy)
             before.append(observed)
-            if not podstatus.initialized([observed]):
+            if not pod_status.initialized([observed]):
                 delays.append(delay)
-                before += [self._look(self._container(each.name)) for each in specs[index + 1 :]]
-                seen = [self._look(self._container(each.name)) for each in pod.spec.containers]
+                before += [self._poll(self._container(each.name)) for each in specs[index + 1 :]]
+                seen = [self._poll(self._container(each.name)) for each in pod.spec.containers]
                 return before, seen, delays
         seen = []
         for spec in pod.spec.containers:
@@ -223,13 +228,14 @@ class Worker:
         return before, seen, delays
 
     async def _advance(
-        self, pod: kubernetes.Pod, spec: kubernetes.Container, policy: str
+        self, pod: core.Pod, spec: core.Container, policy: str
     ) -> tuple[Observed, float | None]:
-        """Starts the container if it should run and does not."""
+        """Starts the container if it should run and does not. Returns its observed state and the
+        seconds until the next step."""
         container = self._container(spec.name)
-        observed = self._look(container)
+        observed = self._poll(container)
         if observed.state == "ended":
-            wait = podstatus.restart_after(policy, observed)
+            wait = pod_status.restart_after(policy, observed)
             if wait is None:
                 return observed, None
             left = wait - (times.now() - times.parse(observed.finished_at)).total_seconds()
@@ -239,29 +245,27 @@ class Worker:
             return observed, None
         try:
             if self._prepared is None:
-                self._prepared = await orders.begin(self._store, self._place, pod)
-            order = await orders.make(self._store, self._place, pod, spec)
-            await container.start(order, self._place.nursery)
-        except volumes.RefusedError:
-            if containers.all_in(self._folder):
-                return observed, _RETRY  # it ran before: what it needs may come back
-            raise
-        except environment.MissingError as missing:
-            reason = "CreateContainerConfigError"
-            waiting = dataclasses.replace(
-                observed, state="waiting", reason=reason, message=str(missing)
-            )
-            return waiting, _RETRY
-        return self._look(container), None
+                self._prepared = await container_config.begin(self._store, self._context, pod)
+            config = await container_config.make(self._store, self._context, pod, spec)
+            await container.start(config, self._context.zygote)
+        except volumes.VolumeRejected as rejected:
+            if not containers.all_in(self._folder):
+                raise
+            # Containers ran before: the volume may become available again.
+            return _not_configured(observed, rejected), _RETRY
+        except env.MissingError as missing:
+            return _not_configured(observed, missing), _RETRY
+        return self._poll(container), None
 
     def _container(self, name: str) -> Container:
-        return Container(self._folder, name, self._place.abilities.cgroups)
+        return Container(self._folder, name, self._context.abilities.cgroups)
 
-    async def _too_late(self, pod: kubernetes.Pod) -> bool:
-        """The pod's time is up: ends what runs; True unless it had already ended by itself."""
-        before = [self._look(self._container(s.name)) for s in pod.spec.init_containers or ()]
-        seen = [self._look(self._container(s.name)) for s in pod.spec.containers]
-        over = podstatus.phase(pod.spec.restart_policy, seen, before) in ("Succeeded", "Failed")
+    async def _too_late(self, pod: core.Pod) -> bool:
+        """Called after the active deadline: stops running containers. Returns False if the pod had
+        ended before the deadline."""
+        before = [self._poll(self._container(s.name)) for s in pod.spec.init_containers or ()]
+        seen = [self._poll(self._container(s.name)) for s in pod.spec.containers]
+        over = pod_status.phase(pod.spec.restart_policy, seen, before) in ("Succeeded", "Failed")
         if over and not _ended_late(pod, (*before, *seen)):
             return False
         if any(each.state == "running" for each in (*before, *seen)):
@@ -269,40 +273,41 @@ class Worker:
             self._stop(containers.all_in(self._folder), 30.0 if grace is None else float(grace),
                        _stop_signal(pod))  # fmt: skip
             return True
-        status = podstatus.late(pod, seen, before, self._place.address, times.now())
+        status = pod_status.late(pod, seen, before, self._context.address, times.now())
         await self._write(pod, status)
         return True
 
-    async def _carry_progress(self, pod: kubernetes.Pod, *, last: bool) -> float | None:
-        """The job's progress into the pod's annotation, not too often; once more at its end."""
-        folder = self._prepared or orders.folder_of(self._place, pod.uid)
+    async def _publish_progress(self, pod: core.Pod, *, last: bool) -> float | None:
+        """Copies the job's progress file into the pod's annotation, at a limited rate and once at
+        the end. Returns the seconds until the next copy."""
+        folder = self._prepared or container_config.folder_of(self._context, pod.uid)
         if folder is None or (not self._running and not last):
             return None
         left = self._progress_due - time.monotonic()
         if left > 0 and not last:
             return left
-        told = progress.read(orders.progress_file(folder, pod), folder.user)
-        if told and told != self._progress:
-            known = (pod.metadata.annotations or {}).get(hostpods.PROGRESS)
-            if told != known:
-                note = {"annotations": {hostpods.PROGRESS: told}, "uid": pod.uid}
+        report = progress.read(container_config.progress_file(folder, pod), folder.user)
+        if report and report != self._progress:
+            known = (pod.metadata.annotations or {}).get(PROGRESS)
+            if report != known:
+                note = {"annotations": {PROGRESS: report}, "uid": pod.uid}
                 with contextlib.suppress(errors.NotFound, errors.Conflict):
                     await self._store.patch(
-                        kubernetes.Pod, pod.name, pod.namespace, patch={"metadata": note},
+                        core.Pod, pod.name, pod.namespace, patch={"metadata": note},
                         subresource="status",
                     )  # fmt: skip
-            self._progress = told
+            self._progress = report
         self._progress_due = time.monotonic() + progress.EVERY
         return progress.EVERY
 
-    async def _renew_tokens(self, pod: kubernetes.Pod) -> float | None:
+    async def _renew_tokens(self, pod: core.Pod) -> float | None:
         if self._prepared is None:
-            self._prepared = orders.folder_of(self._place, pod.uid)
+            self._prepared = container_config.folder_of(self._context, pod.uid)
         if self._prepared is None:
             return None
-        return await volumes.refresh(pod, self._prepared, self._place.tokens)
+        return await volumes.refresh(pod, self._prepared, self._context.tokens)
 
-    def _look(self, container: Container) -> Observed:
+    def _poll(self, container: Container) -> Observed:
         observed = container.observe()
         if observed.state == "running":
             self._running[container.name] = container
@@ -310,75 +315,78 @@ class Worker:
             self._running.pop(container.name, None)
         return observed
 
-    async def _end(self, pod: kubernetes.Pod) -> None:
-        """The pod is to go: stop what runs, tell how it ended, let the object go."""
-        before = [self._look(self._container(s.name)) for s in pod.spec.init_containers or ()]
-        seen = [self._look(self._container(s.name)) for s in pod.spec.containers]
+    async def _end(self, pod: core.Pod) -> None:
+        """Terminates a pod: stops its containers, then writes the final status, archives the logs
+        and deletes the object."""
+        before = [self._poll(self._container(s.name)) for s in pod.spec.init_containers or ()]
+        seen = [self._poll(self._container(s.name)) for s in pod.spec.containers]
         if any(each.state == "running" for each in (*before, *seen)):
             grace = pod.metadata.deletion_grace_period_seconds
             seconds = 30.0 if grace is None else float(grace)
             self._stop(containers.all_in(self._folder), seconds, _stop_signal(pod))
             return
         if pod.status.phase not in ("Succeeded", "Failed"):
-            await self._carry_progress(pod, last=True)
-            await self._write(pod, _final(pod, seen, self._place.address, before))
-        # Before the object goes: whoever misses it there finds its logs here.
-        await asyncio.to_thread(self._keep)
-        uid = client.Preconditions(uid=pod.uid)
+            await self._publish_progress(pod, last=True)
+            await self._write(pod, _final(pod, seen, self._context.address, before))
+        # Before the deletion: a reader that no longer finds the pod finds its archived log.
+        await asyncio.to_thread(self._archive_logs)
+        uid = interface.Preconditions(uid=pod.uid)
         try:
             await self._store.delete(
-                kubernetes.Pod, pod.name, pod.namespace, grace_seconds=0, preconditions=uid
+                core.Pod, pod.name, pod.namespace, grace_seconds=0, preconditions=uid
             )
         except (errors.NotFound, errors.Conflict):
             return
 
     async def _clean_up(self) -> bool:
-        """The object is gone: so must be the processes, then the folder. True when all is."""
+        """Called after the object is deleted: kills the processes, then removes the folder.
+        Returns True when both are done."""
         left = [self._container(each.name) for each in containers.all_in(self._folder)]
-        if [container for container in left if self._look(container).state == "running"]:
+        if [container for container in left if self._poll(container).state == "running"]:
             self._stop(left, 0.0, "SIGKILL")
             return False
         await asyncio.to_thread(self._remove)
         return True
 
-    def _keep(self) -> None:
-        record = procfs.read_json(self._folder / orders.RECORD)
-        if self._place.kept is not None and record is not None:
-            self._place.kept.keep(self._folder, record)
+    def _archive_logs(self) -> None:
+        record = procfs.read_json(self._folder / container_config.RECORD)
+        if self._context.log_archive is not None and record is not None:
+            logs = containers.logs_in(self._folder)
+            self._context.log_archive.add(self._folder, record, logs)
 
     def _remove(self) -> None:
-        self._keep()
-        groups = self._place.abilities.cgroups
+        self._archive_logs()
+        groups = self._context.abilities.cgroups
         if groups is not None:
             for container in containers.all_in(self._folder):
                 groups.group(containers.group_name(self._folder, container.name)).remove()
         if self._folder.exists():
-            sweeping.scratch(self._folder)
+            garbage_collection.scratch(self._folder)
             volumes.remove(self._folder)
 
     def _stop(self, running: list[Container], grace: float, signal_name: str) -> None:
-        """Once, or again if there is less grace than was told."""
+        """Stops the containers, unless that was already done with the same or less grace."""
         if self._stop_sent is not None and grace >= self._stop_sent:
             return
         for container in running:
             container.stop(grace, signal_name)
         self._stop_sent = grace
 
-    async def _write(self, pod: kubernetes.Pod, status: dict[str, Any]) -> None:
-        essence = {key: status.get(key) for key in _TELLING}
-        if essence == self._told and pod.status.phase == status["phase"]:
+    async def _write(self, pod: core.Pod, status: dict[str, Any]) -> None:
+        compared = {key: status.get(key) for key in _COMPARED}
+        if compared == self._written and pod.status.phase == status["phase"]:
             return
         try:
             await self._store.patch(
-                kubernetes.Pod, pod.name, pod.namespace,
+                core.Pod, pod.name, pod.namespace,
                 patch={"metadata": {"uid": pod.uid}, "status": status}, subresource="status",
             )  # fmt: skip
         except (errors.NotFound, errors.Conflict):
-            return  # it is gone, or another by that name; the reflector will tell
-        self._told = essence
+            return  # deleted, or replaced by a pod of the same name: the watch delivers that
+        self._written = compared
 
     async def _sleep(self, delay: float | None) -> None:
-        """Until the pod changed, one of its containers ended, or the delay is over."""
+        """Returns when the pod has changed, one of its containers has ended, or after `delay`."""
 
         async def woken() -> None:
             await self.wake.wait()
@@ -394,28 +402,37 @@ class Worker:
 
 
 def _final(
-    pod: kubernetes.Pod, seen: list[Observed], address: str, before: list[Observed]
+    pod: core.Pod, seen: list[Observed], address: str, before: list[Observed]
 ) -> dict[str, Any]:
-    """The last status of a pod that was stopped: what never ran counts as failed."""
-    status = podstatus.build(pod, seen, address, times.now(), before)
+    """The last status of a pod that was stopped; a container that never ran counts as failed."""
+    status = pod_status.build(pod, seen, address, times.now(), before)
     ended = bool(seen) and all(each.state == "ended" and each.exit_code == 0 for each in seen)
     return status | {"phase": "Succeeded" if ended else "Failed"}
 
 
-def _stop_signal(pod: kubernetes.Pod) -> str:
-    return (pod.metadata.annotations or {}).get(hostpods.STOP_SIGNAL, "SIGTERM")
+def _stop_signal(pod: core.Pod) -> str:
+    return (pod.metadata.annotations or {}).get(STOP_SIGNAL, "SIGTERM")
 
 
-def _seconds_left(pod: kubernetes.Pod) -> float | None:
-    """Until the pod's active deadline; None if it has none or has not begun."""
-    limit, begun = pod.spec.active_deadline_seconds, pod.status.start_time
-    if limit is None or not begun:
+def _seconds_left(pod: core.Pod) -> float | None:
+    """Seconds until the pod's active deadline; None if it has none or has not started."""
+    limit, started = pod.spec.active_deadline_seconds, pod.status.start_time
+    if limit is None or not started:
         return None
-    return limit - (times.now() - times.parse(begun)).total_seconds()
+    return limit - (times.now() - times.parse(started)).total_seconds()
 
 
-def _ended_late(pod: kubernetes.Pod, seen: Sequence[Observed]) -> bool:
-    """Whether something of the pod ended after its deadline, so because of it."""
+def _not_configured(observed: Observed, problem: Exception) -> Observed:
+    """The state of a container that cannot start yet; one that ran before keeps its state."""
+    if observed.state == "ended":
+        return observed
+    return dataclasses.replace(
+        observed, state="waiting", reason="CreateContainerConfigError", message=str(problem)
+    )
+
+
+def _ended_late(pod: core.Pod, seen: Sequence[Observed]) -> bool:
+    """Whether a container ended after the pod's deadline, and so because of it."""
     until = times.parse(pod.status.start_time or "") + datetime.timedelta(
         seconds=pod.spec.active_deadline_seconds or 0
     )

@@ -1,8 +1,8 @@
-"""Limits of containers, held by the kernel: cgroup v2 or v1, wherever we may write.
+"""Limits of containers, enforced by the kernel through cgroup v2 or v1.
 
-One group per container, `BASE/<pod uid>.<container>`; BASE is below the agent's own group and
-named after its state folder, so that two engines on a machine do not meet. The agent makes, reads
-and removes groups; the container's processes write themselves in (`agent.sandbox`).
+One cgroup per container, `BASE/<pod uid>.<container>`. BASE is below the agent's own cgroup and
+named after its state folder, so that two engines on one machine do not collide. The agent creates,
+reads and removes cgroups; a container's process adds itself (`agent.runtime.sandbox`).
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from windlass.agent import procfs
+from windlass.agent.runtime import procfs
 
 PERIOD = 100_000
-MOST_PROCESSES = 32_768
-"""Of one container: a fork bomb stays inside it."""
+MAX_PROCESSES = 32_768
+"""Limit for one container: it contains a fork bomb."""
 _V1 = ("cpu", "memory", "cpuacct", "pids", "blkio")
 _V2 = ("cpu", "memory", "pids", "io")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-    """What one container may use; None: as much as there is."""
+    """The limits of one container; None: no limit."""
 
     cpu_milli: int | None = None
     memory: int | None = None
@@ -33,12 +33,12 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Usage:
-    """What a group used so far."""
+class CgroupUsage:
+    """What a cgroup has used so far."""
 
     cpu_seconds: float = 0.0
     memory: int = 0
-    """The working set: without what the kernel could take back at once."""
+    """The working set: without page cache that the kernel can reclaim at once."""
     shm: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
@@ -47,31 +47,31 @@ class Usage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cgroups:
-    """The folders that hold our groups: by controller for v1; under "" for v2."""
+    """The parent folders of the containers' cgroups: by controller for v1; under "" for v2."""
 
     version: int
     bases: dict[str, Path]
-    held: tuple[str, ...]
+    enforced: tuple[str, ...]
     """Which of cpu, memory and pids are limited."""
 
-    def make(self, name: str, limits: Limits) -> Group:
-        """A fresh group with these limits."""
+    def make(self, name: str, limits: Limits) -> Cgroup:
+        """Creates a cgroup with these limits, in place of an old one of that name."""
         group = self.group(name)
         group.remove()
         for path in group.paths.values():
             path.mkdir(parents=True, exist_ok=True)
         for controller, file, value in _settings(self.version, limits):
-            place = group.paths.get(controller if self.version == 1 else "")
-            if place is not None:
+            folder = group.paths.get(controller if self.version == 1 else "")
+            if folder is not None:
                 with contextlib.suppress(OSError):
-                    (place / file).write_text(value)
+                    (folder / file).write_text(value)
         return group
 
-    def group(self, name: str) -> Group:
-        return Group(self.version, {key: base / name for key, base in self.bases.items()})
+    def group(self, name: str) -> Cgroup:
+        return Cgroup(self.version, {key: base / name for key, base in self.bases.items()})
 
     def names(self) -> list[str]:
-        """Groups that exist, of pods that live or are gone."""
+        """The names of the cgroups that exist, including those of deleted pods."""
         found: set[str] = set()
         for base in self.bases.values():
             with contextlib.suppress(OSError):
@@ -79,15 +79,15 @@ class Cgroups:
         return sorted(found)
 
     def close(self) -> None:
-        """Takes our own folders away, if nothing lives in them."""
+        """Removes the parent folders if they are empty."""
         for base in self.bases.values():
             with contextlib.suppress(OSError):
                 base.rmdir()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Group:
-    """One container's group."""
+class Cgroup:
+    """The cgroup of one container."""
 
     version: int
     paths: dict[str, Path]
@@ -113,7 +113,7 @@ class Group:
         return found
 
     def remove(self) -> None:
-        """Kills what is left in it, then takes it away."""
+        """Kills the processes that are left in it, then removes it."""
         for _ in range(200):
             if not self.exists():
                 return
@@ -124,15 +124,15 @@ class Group:
             if self.exists():
                 time.sleep(0.005)
 
-    def usage(self) -> Usage:
+    def usage(self) -> CgroupUsage:
         return _usage_v2(self.paths[""]) if self.version == 2 else _usage_v1(self.paths)
 
 
 def find(state: Path, root: Path = Path("/sys/fs/cgroup"), proc: Path = procfs.PROC) -> Cgroups:
-    """Where we may make groups; raises OSError with the reason if nowhere."""
+    """The cgroups that the agent may create; raises OSError with the reason if it may not."""
     name = f"windlass-{hashlib.sha256(str(state).encode()).hexdigest()[:10]}"
     own = _own(proc)
-    if "cpu" in _words(root / "cgroup.controllers"):
+    if "cpu" in _fields(root / "cgroup.controllers"):
         return _find_v2(root, own.get("", "/"), name)
     bases: dict[str, Path] = {}
     for controller in _V1:
@@ -141,31 +141,31 @@ def find(state: Path, root: Path = Path("/sys/fs/cgroup"), proc: Path = procfs.P
                 (parent / name).mkdir(exist_ok=True)
                 bases[controller] = parent / name
                 break
-    held = tuple(each for each in ("cpu", "memory", "pids") if each in bases)
+    enforced = tuple(each for each in ("cpu", "memory", "pids") if each in bases)
     if not {"cpu", "memory"} <= bases.keys():
-        found = Cgroups(1, bases, held)
+        found = Cgroups(1, bases, enforced)
         found.close()
-        raise PermissionError("no cgroup with cpu and memory may be made here")
-    return Cgroups(1, bases, held)
+        raise PermissionError("no permission to create a cgroup with cpu and memory")
+    return Cgroups(1, bases, enforced)
 
 
 def tops(root: Path) -> dict[str, Path]:
-    """The hierarchies whose groups tell what is used: by controller for v1, under "" for v2; none
-    where there is no memory controller."""
-    if "memory" in _words(root / "cgroup.controllers"):
+    """The cgroup hierarchies that account for usage: by controller for v1, under "" for v2; empty
+    without a memory controller."""
+    if "memory" in _fields(root / "cgroup.controllers"):
         return {"": root}
     found = {each: root / each for each in _V1 if (root / each).is_dir()}
     return found if "memory" in found else {}
 
 
 def _find_v2(root: Path, own: str, name: str) -> Cgroups:
-    """Below our own group if it was delegated to us, else at the top as root."""
-    problem: OSError = PermissionError("no cgroup may be made here")
+    """Below the agent's own cgroup if that is delegated, else at the top, as root."""
+    problem: OSError = PermissionError("no permission to create a cgroup")
     for parent in dict.fromkeys((root / own.lstrip("/"), root)):
         base = parent / name
         try:
             base.mkdir(exist_ok=True)
-            available = [each for each in _V2 if each in _words(parent / "cgroup.controllers")]
+            available = [each for each in _V2 if each in _fields(parent / "cgroup.controllers")]
             _enable(parent, available)
             _enable(base, available)
         except OSError as error:
@@ -173,27 +173,28 @@ def _find_v2(root: Path, own: str, name: str) -> Cgroups:
             with contextlib.suppress(OSError):
                 base.rmdir()
             continue
-        held = tuple(each for each in ("cpu", "memory", "pids") if each in available)
-        return Cgroups(2, {"": base}, held)
+        enforced = tuple(each for each in ("cpu", "memory", "pids") if each in available)
+        return Cgroups(2, {"": base}, enforced)
     raise problem
 
 
 def _enable(folder: Path, controllers: list[str]) -> None:
-    """Controllers for the groups below. v2 wants no process beside them: ours move into a leaf."""
+    """Enables controllers for the child cgroups. v2 allows no process beside them, so processes
+    move into a leaf."""
     wanted = " ".join(f"+{each}" for each in controllers)
     try:
         (folder / "cgroup.subtree_control").write_text(wanted)
     except OSError:
         leaf = folder / "windlass-engine"
         leaf.mkdir(exist_ok=True)
-        for pid in _words(folder / "cgroup.procs"):
+        for pid in _fields(folder / "cgroup.procs"):
             with contextlib.suppress(OSError):
                 (leaf / "cgroup.procs").write_text(pid)
         (folder / "cgroup.subtree_control").write_text(wanted)
 
 
 def _settings(version: int, limits: Limits) -> Iterator[tuple[str, str, str]]:
-    """(controller, file, value), in the order they must be written."""
+    """Controller, file and value of each setting, in the order of writing."""
     cpu, memory = limits.cpu_milli, limits.memory
     request = limits.cpu_request_milli
     if version == 2:
@@ -213,45 +214,45 @@ def _settings(version: int, limits: Limits) -> Iterator[tuple[str, str, str]]:
         if memory:
             yield "memory", "memory.limit_in_bytes", str(memory)
             yield "memory", "memory.memsw.limit_in_bytes", str(memory)
-    yield "pids", "pids.max", str(MOST_PROCESSES)
+    yield "pids", "pids.max", str(MAX_PROCESSES)
 
 
-def _usage_v2(path: Path) -> Usage:
+def _usage_v2(path: Path) -> CgroupUsage:
     cpu, memory = _table(path / "cpu.stat"), _table(path / "memory.stat")
     used = _number(path / "memory.current")
     reads = writes = 0
-    for word in _words(path / "io.stat"):
+    for word in _fields(path / "io.stat"):
         key, _, value = word.partition("=")
         reads += int(value) if key == "rbytes" else 0
         writes += int(value) if key == "wbytes" else 0
-    return Usage(
+    return CgroupUsage(
         cpu.get("usage_usec", 0) / 1e6, max(0, used - memory.get("inactive_file", 0)),
         memory.get("shmem", 0), reads, writes, _number(path / "pids.current"),
     )  # fmt: skip
 
 
-def _usage_v1(paths: dict[str, Path]) -> Usage:
+def _usage_v1(paths: dict[str, Path]) -> CgroupUsage:
     memory = _table(paths["memory"] / "memory.stat")
     used = _number(paths["memory"] / "memory.usage_in_bytes")
     sums = {"Read": 0, "Write": 0}
     if "blkio" in paths:
-        told = paths["blkio"] / "blkio.throttle.io_service_bytes"
-        # Of groups with groups below them only the one counts what those did.
-        lines = _text(told.with_name(f"{told.name}_recursive")) or _text(told)
+        counters = paths["blkio"] / "blkio.throttle.io_service_bytes"
+        # The plain file does not include child cgroups.
+        lines = _text(counters.with_name(f"{counters.name}_recursive")) or _text(counters)
         for line in lines.splitlines():
-            words = line.split()
-            if len(words) == 3 and words[1] in sums:
-                sums[words[1]] += int(words[2])
+            fields = line.split()
+            if len(fields) == 3 and fields[1] in sums:
+                sums[fields[1]] += int(fields[2])
     cpu = _number(paths["cpuacct"] / "cpuacct.usage") if "cpuacct" in paths else 0
     processes = _number(paths["pids"] / "pids.current") if "pids" in paths else 0
-    return Usage(
+    return CgroupUsage(
         cpu / 1e9, max(0, used - memory.get("total_inactive_file", 0)),
         memory.get("total_shmem", memory.get("shmem", 0)), sums["Read"], sums["Write"], processes,
     )  # fmt: skip
 
 
 def _own(proc: Path) -> dict[str, str]:
-    """Controller -> our own group's path; "" for v2."""
+    """Controller -> the path of the agent's own cgroup; "" for v2."""
     found = {}
     for line in _text(proc / "self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -260,7 +261,7 @@ def _own(proc: Path) -> dict[str, str]:
     return found
 
 
-def _words(path: Path) -> list[str]:
+def _fields(path: Path) -> list[str]:
     return _text(path).split()
 
 

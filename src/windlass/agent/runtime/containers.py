@@ -1,9 +1,9 @@
-"""A container as a folder: started by a shim, found again after the agent was away.
+"""A container as a folder: started through the zygote, found again after an agent restart.
 
-    PODS/<pod uid>/pod.json                        whose it is
-    PODS/<pod uid>/containers/<name>/<n>/          the n-th start; files: see `agent.shim`
+    PODS/<pod uid>/pod.json                        the pod's record
+    PODS/<pod uid>/containers/<name>/<n>/          the n-th start; files: see `agent.runtime.shim`
 
-The agent keeps nothing in memory that is not here. Only `agent.pods` calls it.
+All state is on disk, so that the agent may be killed at any moment. `agent.pods.worker` calls it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from windlass.agent import cgroups, procfs, shim
-from windlass.agent.nursery import Nursery
-from windlass.kinds import times
+from windlass.agent.runtime import cgroups, procfs, shim
+from windlass.agent.runtime.zygote import Zygote
+from windlass.kinds.values import times
+from windlass.podlogs import archive
 
 FOLDER_VARIABLE = "WINDLASS_CONTAINER"
 """In the environment of every process of a container: its folder."""
 _TRIES = 2
 LOST = 137
-"""Exit code of a container whose shim was killed: how it ended is not known."""
+"""Exit code recorded for a container whose shim was killed: the real one is not known."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Order:
-    """What to start, and in which setting (see `agent.shim` and `agent.sandbox`)."""
+class ContainerConfig:
+    """The command of a container and how it is isolated (see `agent.runtime.shim` and
+    `agent.runtime.sandbox`)."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -41,7 +43,7 @@ class Order:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Observed:
-    """How one container fares."""
+    """The state of one container, read from its folder."""
 
     name: str
     state: Literal["waiting", "running", "ended"] = "waiting"
@@ -55,10 +57,23 @@ class Observed:
 
 
 def all_in(pod_folder: Path) -> list[Container]:
-    """Every container that was ever started for a pod."""
+    """Every container of the pod that was started at least once."""
     folder = pod_folder / "containers"
     names = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
     return [Container(pod_folder, name) for name in names]
+
+
+def logs_in(pod_folder: Path) -> list[archive.ContainerLog]:
+    """The log of the latest start of each container of a pod."""
+    found = []
+    for container in all_in(pod_folder):
+        folder = container.log()
+        if folder is not None:
+            seen = container.observe()
+            found.append(
+                archive.ContainerLog(container.name, folder, seen.started_at, seen.finished_at)
+            )
+    return found
 
 
 class Container:
@@ -71,31 +86,32 @@ class Container:
 
     @property
     def starts(self) -> int:
-        """How often it was started or about to be."""
+        """The number of starts, including one that was only prepared."""
         if not self._folder.exists():
             return 0
         return len([entry for entry in self._folder.iterdir() if entry.name.isdigit()])
 
     def log(self, previous: bool = False) -> Path | None:
-        """The folder that holds the log of the latest start, or of the one before it."""
+        """The folder with the log of the latest start, or of the previous one; None if there is
+        none."""
         number = self.starts - (2 if previous else 1)
         return self._start(number) if number >= 0 else None
 
-    async def start(self, order: Order, nursery: Nursery) -> None:
-        """Starts it once more. Returns when its shim has recorded itself."""
+    async def start(self, config: ContainerConfig, zygote: Zygote) -> None:
+        """Starts the container once. Returns when its shim has written `shim.json`."""
         latest = self.starts - 1
-        # A folder without shim.json is a start that never happened: the agent died before it.
+        # A folder without shim.json was prepared by an agent that died before the start: reuse it.
         fresh = latest if latest >= 0 and self._shim(latest) is None else latest + 1
         folder = self._start(fresh)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        environment = {**order.env, FOLDER_VARIABLE: str(folder)}
-        body = {**order.setting, "argv": list(order.argv), "env": environment, "cwd": order.cwd}
+        environment = {**config.env, FOLDER_VARIABLE: str(folder)}
+        body = {**config.setting, "argv": list(config.argv), "env": environment, "cwd": config.cwd}
         for _ in range(_TRIES):
-            # When it returns without a record no shim is on its way: the nursery was killed.
-            await nursery.start(folder, body)
+            # Without a record no shim is starting any more: the zygote was killed. Try again.
+            await zygote.start(folder, body)
             if self._shim(fresh) is not None:
                 return
-        raise OSError(f"the shim of {self.name} did not start; see {folder}/shim.err")
+        raise OSError(f"the shim of container {self.name} did not start; see {folder}/shim.err")
 
     def observe(self) -> Observed:
         number = self.starts - 1
@@ -112,10 +128,11 @@ class Container:
             return Observed(self.name, restarts=number)
         if procfs.is_alive(process):
             return Observed(self.name, "running", number, self._started_at(number))
-        return self._bury(number)
+        return self._record_lost(number)
 
     def stop(self, grace: float, signal_name: str) -> None:
-        """Asks the shim to end it: the signal, then SIGKILL to the whole tree after `grace`."""
+        """Asks the shim to stop the container: the signal to the main process, then SIGKILL to the
+        whole process tree after `grace` seconds."""
         number = self.starts - 1
         process = self._shim(number) if number >= 0 else None
         if process is not None and procfs.is_alive(process):
@@ -125,30 +142,31 @@ class Container:
             procfs.send([process.pid], signal.SIGTERM)
 
     def connect(self) -> socket.socket:
-        """The control socket of the shim that runs now; ConnectionError if none does."""
+        """A connection to the control socket of the running shim. Raises ConnectionRefusedError if
+        the container is not running."""
         folder = self.log()
         if folder is None:
-            raise ConnectionRefusedError("it has not started")
+            raise ConnectionRefusedError("the container has not started")
         made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            place = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+            handle = os.open(folder, os.O_PATH | os.O_DIRECTORY)
             try:
-                made.connect(f"/proc/self/fd/{place}/{shim.CONTROL}")
+                made.connect(f"/proc/self/fd/{handle}/{shim.CONTROL}")
             finally:
-                os.close(place)
+                os.close(handle)
         except OSError as problem:
             made.close()
-            raise ConnectionRefusedError("it does not run") from problem
+            raise ConnectionRefusedError("the container is not running") from problem
         return made
 
     def running_pid(self) -> int | None:
-        """The shim that runs now."""
+        """The pid of the shim; None if the container is not running."""
         number = self.starts - 1
         process = self._shim(number) if number >= 0 else None
         return process.pid if process is not None and procfs.is_alive(process) else None
 
     async def ended(self) -> None:
-        """Returns when the shim that runs now is gone; at once if none runs."""
+        """Returns when the shim has exited; at once if none is running."""
         number = self.starts - 1
         process = self._shim(number) if number >= 0 else None
         if process is None or not procfs.is_alive(process):
@@ -167,13 +185,14 @@ class Container:
             loop.remove_reader(descriptor)
             os.close(descriptor)
 
-    def _bury(self, number: int) -> Observed:
-        """The shim was killed: its container must not run on unwatched; the end is recorded."""
+    def _record_lost(self, number: int) -> Observed:
+        """Called when the shim was killed: kills what is left of the container, which nothing
+        supervises any more, and records its end."""
         folder = self._start(number)
         ended = procfs.read_json(folder / shim.EXIT)
         if ended is None:
-            # The main process died with the shim; what it left behind is in its cgroup, or names
-            # the folder.
+            # The main process died with the shim. Other processes are found by the cgroup, or by
+            # the folder's name in their environment.
             if self._group is not None:
                 self._group.remove()
             procfs.kill(_processes_of(folder))
@@ -183,7 +202,7 @@ class Container:
                 {
                     "exitCode": LOST,
                     "reason": "ShimLost",
-                    "message": "its shim was killed, so how it ended is not known",
+                    "message": "the shim of the container was killed; the exit code is not known",
                     "startedAt": self._started_at(number),
                     "finishedAt": now,
                 },
@@ -193,9 +212,9 @@ class Container:
     def _start(self, number: int) -> Path:
         return self._folder / str(number)
 
-    def _shim(self, number: int) -> procfs.Process | None:
+    def _shim(self, number: int) -> procfs.ProcessIdentity | None:
         value = procfs.read_json(self._start(number) / shim.SHIM)
-        return procfs.Process(**value) if value else None
+        return procfs.ProcessIdentity(**value) if value else None
 
     def _started_at(self, number: int) -> str:
         moment = (self._start(number) / shim.SHIM).stat().st_mtime
@@ -207,7 +226,7 @@ def group_name(pod_folder: Path, container: str) -> str:
 
 
 def _processes_of(folder: Path) -> list[int]:
-    """Processes whose environment names this folder as theirs."""
+    """Processes with this folder in their environment (FOLDER_VARIABLE)."""
     mark = f"{FOLDER_VARIABLE}={folder}".encode()
     found = []
     for entry in procfs.PROC.iterdir():

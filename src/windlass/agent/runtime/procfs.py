@@ -1,4 +1,4 @@
-"""What /proc says about processes: who is alive, since when, and who descends from whom.
+"""Processes in /proc: identity, liveness, descendants, ports; and durable JSON files.
 
 Standard library only: the shim of every container imports it.
 """
@@ -17,14 +17,14 @@ PROC = Path("/proc")
 _LISTENING = "0A"
 
 
-class Process(NamedTuple):
-    """A process that cannot be mistaken for a later one with the same pid."""
+class ProcessIdentity(NamedTuple):
+    """Identifies a process, also after its pid is reused."""
 
     pid: int
     started: int
     """Clock ticks since boot, from /proc/PID/stat."""
     boot: str
-    """Which boot of the machine."""
+    """The boot id of the machine."""
 
 
 class _Stat(NamedTuple):
@@ -33,17 +33,17 @@ class _Stat(NamedTuple):
     started: int
 
 
-def this_process() -> Process:
+def this_process() -> ProcessIdentity:
     return identify(os.getpid())
 
 
-def identify(pid: int) -> Process:
+def identify(pid: int) -> ProcessIdentity:
     stat = _stat(pid)
-    return Process(pid, stat.started if stat else 0, boot_id())
+    return ProcessIdentity(pid, stat.started if stat else 0, boot_id())
 
 
-def is_alive(process: Process) -> bool:
-    """Whether exactly this process still runs; a zombie does not."""
+def is_alive(process: ProcessIdentity) -> bool:
+    """Whether exactly this process still runs; a zombie does not count."""
     stat = _stat(process.pid)
     return (
         stat is not None
@@ -54,7 +54,7 @@ def is_alive(process: Process) -> bool:
 
 
 def descendants(root: int) -> list[int]:
-    """All live processes below `root`, however deep."""
+    """The pids of all live descendants of the process `root`."""
     children: dict[int, list[int]] = {}
     for pid, stat in _all():
         if stat.state not in ("Z", "X"):
@@ -69,7 +69,7 @@ def descendants(root: int) -> list[int]:
 
 
 def send(pids: Iterable[int], number: int) -> None:
-    """The signal to each; who is gone meanwhile is passed over."""
+    """Sends a signal to each process; those that have exited are skipped."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -80,7 +80,7 @@ def kill(pids: Iterable[int]) -> None:
 
 
 def listening_ports(pids: Iterable[int] | None = None) -> set[int]:
-    """TCP ports that these processes listen on; without any, those that anybody does."""
+    """TCP ports on which these processes listen; None: those of all processes."""
     sockets = set()
     for pid in pids or ():
         with contextlib.suppress(OSError):
@@ -103,7 +103,7 @@ def boot_id() -> str:
 
 
 def write_durably(path: Path, value: dict[str, Any]) -> None:
-    """The file has this content, or is as it was, whatever happens; then it is on the disk."""
+    """Replaces a file atomically and syncs it to disk."""
     fresh = path.with_name(path.name + ".new")
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(value, file)
@@ -139,6 +139,6 @@ def _stat(pid: int) -> _Stat | None:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name is in parentheses and may itself hold spaces and parentheses.
+    # The name is in parentheses and may contain spaces and parentheses.
     fields = text[text.rindex(")") + 2 :].split()
     return _Stat(fields[0], int(fields[1]), int(fields[19]))

@@ -1,8 +1,8 @@
-"""What a shim does between itself and the command: mounts, cgroup, user id. Linux calls only.
+"""The isolation of a container's command: mounts, cgroup, user id.
 
-The agent decides (`agent.volumes`, `agent.privileges`); this carries it out inside the shim, where
-nothing of it reaches the machine: mounts live in a private mount namespace and end with it.
-Standard library only.
+The agent decides (`agent.pods.volumes`, `agent.node.privileges`) and the shim applies it here.
+Mounts are in a private mount namespace: they are not visible on the machine and end with the
+namespace. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import stat
 import sys
 import termios
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _CLONE_NEWNS = 0x20000
@@ -29,57 +29,96 @@ _TMPFS = b"tmpfs"
 
 
 def adopt_orphans() -> None:
-    """Descendants whose parent ended come to this process instead of to init."""
+    """Makes this process the new parent of orphaned descendants, in place of init."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def enter(mounts: Sequence[Mapping[str, Any]]) -> None:
-    """A private mount namespace with these mounts, for this process and all it starts.
+    """Enters a private mount namespace with these mounts, for this process and its children.
 
-    Each is `{"kind": "bind", "source", "below", "target", "readOnly"}` or `{"kind": "tmpfs",
-    "target", "size", "mode", "user"}` or `{"kind": "proc", "target"}`. A target is made only where
-    an earlier tmpfs of ours covers it: nothing appears on the machine.
+    Each mount is `{"kind": "bind", "source", "below", "user", "target", "readOnly"}` or `{"kind":
+    "tmpfs", "target", "size", "mode", "user"}` or `{"kind": "proc", "target"}`. `source` is a path
+    of the agent's; symbolic links in `below` and in targets are refused, because a job may have
+    made them. With `user` the source is opened with the rights of that user. A target is created
+    only below an earlier tmpfs of the list, so that nothing appears on the machine.
     """
     if not mounts:
         return
     if _libc.unshare(_CLONE_NEWNS) != 0:
         raise _error("unshare", "a mount namespace")
-    # What the machine mounts or unmounts later still comes in; nothing goes out.
+    # Later mounts and unmounts of the machine propagate into the namespace, not out of it.
     _mount(None, "/", None, _MS_REC | _MS_SLAVE)
-    # Sources before all mounts: one of them may cover the way to another's source.
+    # Sources are opened before any mount: a mount may hide the path of another's source.
     sources = {
-        index: open_below(mount["source"], mount.get("below", ""))
-        for index, mount in enumerate(mounts)
-        if mount["kind"] == "bind"
+        index: _open_source(mount) for index, mount in enumerate(mounts) if mount["kind"] == "bind"
     }
     covered: list[str] = []
     for index, mount in enumerate(mounts):
         target = mount["target"]
         if mount["kind"] == "tmpfs":
-            options = f"mode={mount.get('mode', '0755')}"
-            if mount.get("size"):
-                options += f",size={mount['size']}"
-            if mount.get("user"):
-                options += f",uid={mount['user']},gid={mount['user']}"
-            _mount("tmpfs", target, _TMPFS, _MS_NOSUID | _MS_NODEV, options)
+            _mount_tmpfs(mount)
             covered.append(target.rstrip("/") + "/")
-            continue
-        if mount["kind"] == "proc":
-            _close_proc(target)
-            continue
-        source = sources[index]
-        if any(target.startswith(place) for place in covered):
-            _make_target(source, target)
+        elif mount["kind"] == "proc":
+            _mount_private_proc(target)
+        else:
+            if any(target.startswith(prefix) for prefix in covered):
+                _make_target(sources[index], target)
+            _bind(sources[index], target, read_only=bool(mount.get("readOnly")))
+            os.close(sources[index])
+
+
+def _open_source(mount: Mapping[str, Any]) -> int:
+    with _file_rights_of(mount.get("user")):
+        return open_below(mount["source"], mount.get("below", ""))
+
+
+@contextlib.contextmanager
+def _file_rights_of(user: int | None) -> Iterator[None]:
+    """Inside the block the kernel checks access to files as for this user. None: no change."""
+    if user is None:
+        yield
+        return
+    os.setgroups([])
+    _libc.setfsgid(user)
+    _libc.setfsuid(user)
+    try:
+        yield
+    finally:
+        _libc.setfsuid(os.geteuid())
+        _libc.setfsgid(os.getegid())
+
+
+def _mount_tmpfs(mount: Mapping[str, Any]) -> None:
+    options = f"mode={mount.get('mode', '0755')}"
+    if mount.get("size"):
+        options += f",size={mount['size']}"
+    if mount.get("user"):
+        options += f",uid={mount['user']},gid={mount['user']}"
+    with _opened(mount["target"]) as target:
+        _mount("tmpfs", target, _TMPFS, _MS_NOSUID | _MS_NODEV, options)
+
+
+def _bind(source: int, path: str, *, read_only: bool) -> None:
+    with _opened(path) as target:
         _mount(f"/proc/self/fd/{source}", target, None, _MS_BIND | _MS_REC)
-        if mount.get("readOnly"):
-            _mount(None, target, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
-        os.close(source)
+    if read_only:
+        with _opened(path) as mounted:
+            _mount(None, mounted, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
 
 
-def _close_proc(target: str) -> None:
-    """A /proc in which other users' processes tell nothing, not even their command lines. Where
-    the kernel has one setting for all of the machine (before 5.8), or a container forbids it, the
-    machine's own stays."""
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[str]:
+    """A name for what is at `path` now, which a link put in its place does not change."""
+    handle = open_below("/", path)
+    try:
+        yield f"/proc/self/fd/{handle}"
+    finally:
+        os.close(handle)
+
+
+def _mount_private_proc(target: str) -> None:
+    """Mounts a /proc that hides the details of other users' processes. Before Linux 5.8 the option
+    would apply to the whole machine, and a container may forbid the mount: then /proc stays."""
     version = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
     if version >= (5, 8):
         with contextlib.suppress(OSError):
@@ -87,7 +126,7 @@ def _close_proc(target: str) -> None:
 
 
 def open_below(base: str, below: str) -> int:
-    """A handle on `base`/`below` that no symbolic link inside `base` can lead elsewhere."""
+    """A file descriptor of `base`/`below`; symbolic links inside of `base` are not followed."""
     handle = os.open(base, os.O_PATH | os.O_CLOEXEC)
     for part in [part for part in below.split("/") if part not in ("", ".")]:
         if part == "..":
@@ -113,11 +152,12 @@ def spawn(
     *,
     terminal: bool = False,
 ) -> int:
-    """Starts a command in the container's setting; its pid, or the OSError that stopped it.
+    """Starts a command with the isolation in `setting` and returns its pid. Raises the OSError that
+    prevented the start.
 
-    `setting`: `user` (id, or None), `cgroups` (files to write oneself into).
+    `setting`: `user` (id or None), `cgroups` (cgroup.procs files to join).
     """
-    failed, tell = os.pipe()
+    failed, report = os.pipe()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -128,16 +168,16 @@ def spawn(
             os.execvpe(argv[0], list(argv), dict(env))  # noqa: S606 - no shell, on purpose
         except OSError as problem:
             what = problem.filename if isinstance(problem.filename, str) else argv[0]
-            os.write(tell, f"{problem.errno} {what}".encode(errors="replace")[:4000])
+            os.write(report, f"{problem.errno} {what}".encode(errors="replace")[:4000])
         except BaseException as problem:
-            os.write(tell, f"0 {problem!r}".encode(errors="replace")[:4000])
+            os.write(report, f"0 {problem!r}".encode(errors="replace")[:4000])
         os._exit(127)
-    os.close(tell)
+    os.close(report)
     with open(failed, "rb") as pipe:
-        told = pipe.read()
-    if told:
+        error = pipe.read()
+    if error:
         os.waitpid(pid, 0)
-        number, _, what = told.decode(errors="replace").partition(" ")
+        number, _, what = error.decode(errors="replace").partition(" ")
         raise OSError(int(number), os.strerror(int(number)), what)
     return pid
 
@@ -163,15 +203,15 @@ def _become(
         os.setresuid(user, user, user)
         os.umask(0o022)
         _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    # After the change of user, which would undo it: who kills the shim kills the command.
+    # After the change of user, which resets it: the command dies with the shim.
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(137)
 
 
 def leave_groups(files: Sequence[str]) -> None:
-    """Takes the container's cgroups away once nothing is in them; what has just been killed may
-    take a moment. What stays is the agent's to sweep up."""
+    """Removes the container's cgroups. Killed processes may take a moment to leave; the agent
+    removes what is left later."""
     left = [os.path.dirname(file) for file in files]
     for _ in range(20):
         left = [folder for folder in left if not _removed(folder)]
@@ -181,7 +221,7 @@ def leave_groups(files: Sequence[str]) -> None:
 
 
 def may_mount() -> bool:
-    """Whether a private mount namespace can be had; found out in a child that ends at once."""
+    """Whether this process may enter a private mount namespace; tried in a child process."""
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:

@@ -1,9 +1,11 @@
-"""One small detached process per container: starts it, writes its log, outlives the agent.
+"""The shim: one small detached process per container that starts it, writes its log and records
+its exit. It outlives the agent.
 
-`agent.nursery` forks it with the order in its memory (so that secrets in the environment never
-touch the disk). FOLDER afterwards: `shim.json` who runs it, `log.N` what it said, `control` a
-socket for exec and attach, `stop.json` (from the agent) how to end it, `exit.json` how it ended,
-on the disk before the shim goes. Standard library only.
+`agent.runtime.zygote` forks it with the container's configuration in memory, so that secrets in the
+environment are never written to disk. Files in FOLDER: `shim.json` (the shim's process), `log.N`
+(the output), `control` (a socket for exec and attach), `stop.json` (written by the agent: signal
+and grace period), `exit.json` (the exit status, synced before the shim exits). Standard library
+only.
 
 On `control` each message is one packet. The first is JSON: `{"exec": [...], "tty": bool}` with
 stdin, stdout and stderr as file handles, answered by `{"exitCode": n}` or `{"error": ...}`; or
@@ -31,19 +33,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from windlass.agent import endings, procfs, sandbox, shimlog
+from windlass.agent.runtime import exit_status, procfs, sandbox
+from windlass.podlogs import log_format
 
 SHIM, EXIT, STOP, CONTROL = "shim.json", "exit.json", "stop.json", "control"
 _PACKET = 1 << 17
-_NO_ROOM = 0.5
-"""Seconds after which a disk that was full is tried again."""
-_STDIN_ROOM = 1 << 20
+_FULL_DISK_RETRY = 0.5
+"""Seconds between two attempts to write to a full disk."""
+_STDIN_BUFFER = 1 << 20
 
 
-def launch(folder: Path, order: dict[str, Any], told: int) -> None:
-    """In a process of its own, forked for this: runs the order to its end, once.
+def launch(folder: Path, config: dict[str, Any], ready: int) -> None:
+    """Runs a container to its end, once; called in a process that was forked for it.
 
-    `told` is closed when `shim.json` is on the disk, or when another shim has the folder.
+    Closes the file descriptor `ready` when `shim.json` is on disk, or when another shim has locked
+    the folder.
     """
     os.setsid()
     _detach(folder)
@@ -56,10 +60,10 @@ def launch(folder: Path, order: dict[str, Any], told: int) -> None:
             if not (folder / SHIM).exists():
                 control = _listen(folder)
                 procfs.write_durably(folder / SHIM, procfs.this_process()._asdict())
-                os.close(told)
-                # By handle: the way to it may be covered by the container's own mounts.
+                os.close(ready)
+                # By file descriptor: a mount of the container may hide the path.
                 handle = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-                Shim(Path(f"/proc/self/fd/{handle}"), order, control).run()
+                Shim(Path(f"/proc/self/fd/{handle}"), config, control).run()
     except BaseException:
         traceback.print_exc()
         raise
@@ -68,19 +72,19 @@ def launch(folder: Path, order: dict[str, Any], told: int) -> None:
 class Shim:
     """Runs one command to its end."""
 
-    def __init__(self, folder: Path, order: dict[str, Any], control: socket.socket) -> None:
+    def __init__(self, folder: Path, config: dict[str, Any], control: socket.socket) -> None:
         self._folder = folder
-        self._order = order
+        self._config = config
         self._control = control
-        self._log = shimlog.Log(folder, *order.get("log") or ())
+        self._log = log_format.LogWriter(folder, *config.get("log") or ())
         self._selector = selectors.DefaultSelector()
         self._status: int | None = None
         self._deadline: float | None = None
         self._asked_to_stop = False
         self._main = 0
-        self._shm = endings.SharedMemory(order.get("shm"))
+        self._shm = exit_status.SharedMemory(config.get("shm"))
         self._outputs: set[int] = set()
-        """Where the container's words come from, as long as somebody may still speak."""
+        """Pipes or terminal with the container's output that are still open."""
         self._attached: set[socket.socket] = set()
         self._executing: dict[int, socket.socket] = {}
         self._stdin = -1
@@ -89,7 +93,7 @@ class Shim:
         self._terminal = -1
 
     def run(self) -> None:
-        # Orphans of the container come to us instead of to init: we can end the whole tree.
+        # Orphans of the container become children of the shim, so that it can kill the whole tree.
         sandbox.adopt_orphans()
         wakeup, writer = os.pipe()
         os.set_blocking(wakeup, False)
@@ -99,33 +103,36 @@ class Shim:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._watch(wakeup, lambda: _drain(wakeup))
         self._watch(self._control.fileno(), self._accept)
-        started = shimlog.now()
+        started = log_format.now()
         try:
-            sandbox.enter(self._order.get("mounts") or ())
+            sandbox.enter(self._config.get("mounts") or ())
             self._main = self._spawn()
         except OSError as problem:
             self._log.close()
-            self._record(started, endings.not_started(self._order["argv"][0], problem))
+            self._record(started, exit_status.not_started(self._config["argv"][0], problem))
             return
         self._follow()
-        self._record(started, endings.of(self._status or 0, self._order, self._main, self._shm))
+        self._record(
+            started, exit_status.of(self._status or 0, self._config, self._main, self._shm)
+        )
 
     def _spawn(self) -> int:
-        if self._order.get("tty"):
+        if self._config.get("tty"):
             self._terminal, slave = pty.openpty()
             ours, theirs = [(self._terminal, "stdout")], (slave, slave, slave)
         else:
             (out, out_end), (err, err_end) = os.pipe(), os.pipe()
             ours, theirs = [(out, "stdout"), (err, "stderr")], (self._input(), out_end, err_end)
         try:
+            config = self._config
             pid = sandbox.spawn(
-                self._order["argv"], self._order["env"], self._order["cwd"], theirs, self._order,
-                terminal=bool(self._order.get("tty")),
+                config["argv"], config["env"], config["cwd"], theirs, config,
+                terminal=bool(config.get("tty")),
             )  # fmt: skip
         finally:
             for handle in set(theirs):
                 os.close(handle)
-        if self._order.get("tty") and self._order.get("stdin"):
+        if self._config.get("tty") and self._config.get("stdin"):
             self._stdin = self._terminal
         for handle, stream in ours:
             os.set_blocking(handle, False)
@@ -134,20 +141,21 @@ class Shim:
         return pid
 
     def _input(self) -> int:
-        if not self._order.get("stdin"):
+        if not self._config.get("stdin"):
             return os.open(os.devnull, os.O_RDONLY)
         theirs, self._stdin = os.pipe()
         os.set_blocking(self._stdin, False)
         return theirs
 
-    # --- until the end
+    # --- the main loop
 
     def _follow(self) -> None:
-        """Until the main process has ended, everything below it is gone and the log is read."""
+        """Returns when the main process has ended, its descendants are killed and the output is
+        read to its end."""
         while self._status is None:
             for key, _ in self._selector.select(self._timeout()):
                 key.data()
-            self._shm.look()
+            self._shm.sample()
             self._stop_if_asked()
             self._reap()
         self._kill_tree()
@@ -173,7 +181,7 @@ class Shim:
             if self._deadline is None:
                 number = getattr(signal, stop.get("signal", "SIGTERM"), signal.SIGTERM)
                 procfs.send([self._main], number)
-            # Asked again with less grace: the earlier end holds.
+            # A second request may shorten the grace period, never extend it.
             self._deadline = until if self._deadline is None else min(until, self._deadline)
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._kill_tree()
@@ -193,14 +201,14 @@ class Shim:
                 self._answer(session, {"exitCode": code if code >= 0 else 128 - code})
 
     def _kill_tree(self) -> None:
-        """SIGKILL to everything below us, until nothing is left: killing makes orphans."""
+        """Sends SIGKILL to all descendants until none is left: a kill may create new orphans."""
         if _childless():
-            return  # orphans are ours, so without a child there is nobody; looking at all is dear
+            return  # orphans are children, so nothing is left; reading all of /proc is expensive
         while below := procfs.descendants(os.getpid()):
             procfs.kill(below)
             time.sleep(0.005)
             if self._status is None:
-                return  # the loop reaps the main process and comes back
+                return  # the main loop reaps the main process and calls this again
 
     def _read(self, handle: int, stream: str) -> None:
         try:
@@ -208,7 +216,7 @@ class Shim:
         except BlockingIOError:
             return
         except OSError as problem:
-            if problem.errno != errno.EIO:  # a terminal whose last user is gone
+            if problem.errno != errno.EIO:  # the last process has closed the terminal
                 raise
             data = b""
         if not data:
@@ -220,36 +228,36 @@ class Shim:
         for session in list(self._attached):
             try:
                 session.send(head + data)
-            except OSError:  # gone, or too slow: the job does not wait for it
+            except OSError:  # closed or too slow: the job does not wait for a client
                 self._leave(session)
 
     def _read_rest(self) -> None:
-        """What is still in the pipes; the writers are gone."""
+        """Reads what is left in the pipes after the writers have exited."""
         for key in list(self._selector.get_map().values()):
             if key.fd not in self._outputs:
                 self._selector.unregister(key.fd)
         while self._outputs:
             ready = self._selector.select(1.0)
             if not ready:
-                break  # somebody outside the tree holds the pipe and says nothing
+                break  # a process outside of the tree keeps the pipe open without writing
             for key, _ in ready:
                 key.data()
         self._log.close()
 
     def _record(self, started: str, ending: dict[str, Any]) -> None:
-        told = {**ending, "startedAt": started, "finishedAt": shimlog.now()}
+        record = {**ending, "startedAt": started, "finishedAt": log_format.now()}
         while True:
             try:
-                procfs.write_durably(self._folder / EXIT, told)
+                procfs.write_durably(self._folder / EXIT, record)
                 break
             except OSError as problem:
                 if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                # Without a record it would count as lost, and be run again: we wait for room.
-                time.sleep(_NO_ROOM)
+                # Without a record the container would count as lost and run again: wait for space.
+                time.sleep(_FULL_DISK_RETRY)
         with contextlib.suppress(OSError):
             (self._folder / CONTROL).unlink()
-        sandbox.leave_groups(self._order.get("cgroups") or ())
+        sandbox.leave_groups(self._config.get("cgroups") or ())
 
     # --- exec and attach
 
@@ -270,24 +278,24 @@ class Shim:
             self._execute(session, request, handles)
         else:
             self._attached.add(session)
-            self._watch(session.fileno(), lambda: self._hear(session))
+            self._watch(session.fileno(), lambda: self._receive(session))
 
     def _execute(self, session: socket.socket, request: dict[str, Any], handles: list[int]) -> None:
         try:
             pid = sandbox.spawn(
-                request["exec"], self._order["env"] | request.get("env", {}), self._order["cwd"],
-                (handles[0], handles[1], handles[2]), self._order,
+                request["exec"], self._config["env"] | request.get("env", {}), self._config["cwd"],
+                (handles[0], handles[1], handles[2]), self._config,
                 terminal=bool(request.get("tty")),
             )  # fmt: skip
         except (OSError, IndexError) as problem:
-            ending = endings.not_started("".join(request["exec"][:1]), problem)
+            ending = exit_status.not_started("".join(request["exec"][:1]), problem)
             self._answer(session, {"error": ending["message"], "exitCode": ending["exitCode"]})
             return
         finally:
             for handle in handles:
                 os.close(handle)
         self._executing[pid] = session
-        # The other end went away: what it started ends too.
+        # When the client disconnects, the command it started is killed.
         self._watch(session.fileno(), lambda: self._abandon(session, pid))
 
     def _abandon(self, session: socket.socket, pid: int) -> None:
@@ -295,7 +303,7 @@ class Shim:
         self._leave(session)
         procfs.kill([pid, *procfs.descendants(pid)])
 
-    def _hear(self, session: socket.socket) -> None:
+    def _receive(self, session: socket.socket) -> None:
         try:
             data = session.recv(_PACKET)
         except BlockingIOError:
@@ -304,19 +312,19 @@ class Shim:
             data = b""
         if not data:
             self._leave(session)
-        elif data[0] == 0 and self._stdin >= 0 and len(self._to_stdin) < _STDIN_ROOM:
+        elif data[0] == 0 and self._stdin >= 0 and len(self._to_stdin) < _STDIN_BUFFER:
             self._to_stdin += data[1:]
             self._feed()
         elif data[0] == 4 and self._terminal >= 0:
             rows, columns = struct.unpack("!HH", data[1:5])
             size = struct.pack("HHHH", rows, columns, 0, 0)
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, size)
-        elif data[0] == 255 and self._order.get("stdinOnce"):
+        elif data[0] == 255 and self._config.get("stdinOnce"):
             self._close_stdin = True
             self._feed()
 
     def _feed(self) -> None:
-        """Passes on what was typed, as far as the container takes it."""
+        """Writes buffered stdin, as much as the container's pipe takes."""
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             while self._to_stdin:
                 self._to_stdin = self._to_stdin[os.write(self._stdin, self._to_stdin) :]
@@ -337,15 +345,16 @@ class Shim:
 
 
 def _listen(folder: Path) -> socket.socket:
-    """The control socket. Through a handle: paths of sockets are short, state folders may not."""
+    """The control socket, bound through a file descriptor: socket paths have a length limit that
+    the state folder may exceed."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with contextlib.suppress(FileNotFoundError):
         (folder / CONTROL).unlink()
-    place = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    handle = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:
-        made.bind(f"/proc/self/fd/{place}/{CONTROL}")
+        made.bind(f"/proc/self/fd/{handle}/{CONTROL}")
     finally:
-        os.close(place)
+        os.close(handle)
     made.listen(16)
     return made
 
@@ -364,7 +373,7 @@ def _drain(handle: int) -> None:
 
 
 def _detach(folder: Path) -> None:
-    """No terminal, no pipe of the agent's; what goes wrong in here is found in `shim.err`."""
+    """Closes the agent's terminal and pipes; errors of the shim go to `shim.err`."""
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)
     problems = os.open(folder / "shim.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -1,7 +1,8 @@
-"""Starts shims fast: one small process that has everything loaded and forks them.
+"""The zygote: a small process with the shim's code loaded that forks one shim per container start.
 
-The agent's `Nursery` keeps it; it ends when the agent does. Shims are forked twice, so they are
-nobody's children and outlive both. If it is killed the next start makes another.
+The agent's `Zygote` starts it and talks to it; it exits with the agent. Shims are forked twice, so
+they are reparented to init and outlive both. If the zygote is killed, the next container start
+starts another.
 """
 
 from __future__ import annotations
@@ -17,34 +18,34 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from windlass.agent import shim
+from windlass.agent.runtime import shim
 
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from windlass.agent import nursery; nursery.main(int(sys.argv[2]))"
+    "from windlass.agent.runtime import zygote; zygote.main(int(sys.argv[2]))"
 )
-_SOURCE = str(Path(__file__).parent.parent.parent)
+_SOURCE = str(Path(__file__).parents[3])
 _HEAD = 8
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 
 
-class Nursery:
-    """The agent's hand on it."""
+class Zygote:
+    """The agent's client of the zygote process; starts the process when it is needed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
-    async def start(self, folder: Path, order: dict[str, Any]) -> None:
-        """Returns when the shim of this folder has recorded itself, or could not."""
-        body = json.dumps({"folder": str(folder), "order": order}).encode()
+    async def start(self, folder: Path, config: dict[str, Any]) -> None:
+        """Forks a shim. Returns when it has written `shim.json` or has failed to."""
+        body = json.dumps({"folder": str(folder), "config": config}).encode()
         await asyncio.to_thread(self._start, body)
 
     def warm(self) -> None:
-        """Makes it ready before the first pod comes."""
+        """Starts the process before the first container needs it."""
         with self._lock:
-            self._ready()
+            self._connection()
 
     def close(self) -> None:
         with self._lock:
@@ -55,33 +56,33 @@ class Nursery:
         return self._process.pid if self._process else 0
 
     def _start(self, body: bytes) -> None:
-        done, told = os.pipe()
+        done, ready = os.pipe()
         try:
             with self._lock:
                 try:
-                    self._send(body, told)
-                except OSError:  # it was killed
+                    self._send(body, ready)
+                except OSError:  # the process was killed
                     self._forget()
-                    self._send(body, told)
+                    self._send(body, ready)
         finally:
-            os.close(told)
+            os.close(ready)
         with open(done, "rb") as waiting:
             waiting.read()
 
-    def _send(self, body: bytes, told: int) -> None:
-        connection = self._ready()
-        socket.send_fds(connection, [len(body).to_bytes(_HEAD)], [told])
+    def _send(self, body: bytes, ready: int) -> None:
+        connection = self._connection()
+        socket.send_fds(connection, [len(body).to_bytes(_HEAD)], [ready])
         connection.sendall(body)
 
-    def _ready(self) -> socket.socket:
+    def _connection(self) -> socket.socket:
         if self._process is not None and self._process.poll() is not None:
             self._forget()
         if self._socket is None:
             ours, theirs = socket.socketpair()
-            ours.settimeout(_PATIENCE)
+            ours.settimeout(_TIMEOUT)
             with theirs:
                 self._process = subprocess.Popen(
-                    # Isolated, without site: nothing is loaded that shims do not need.
+                    # Isolated and without site: the shims' memory holds only what they need.
                     [sys.executable, "-I", "-S", "-c", _START, _SOURCE, str(theirs.fileno())],
                     pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd="/",
                     start_new_session=True,
@@ -100,7 +101,7 @@ class Nursery:
 
 
 def main(handle: int) -> None:
-    """The small process: forks one shim for each message until the agent's end is closed."""
+    """The zygote process: forks one shim for each message until the agent closes the socket."""
     connection = socket.socket(fileno=handle)
     connection.set_inheritable(False)
     gc.collect()
@@ -121,12 +122,12 @@ def main(handle: int) -> None:
         os.waitpid(child, 0)
 
 
-def _become_shim(body: bytes, told: int) -> None:
+def _become_shim(body: bytes, ready: int) -> None:
     code = 1
     try:
-        os.set_inheritable(told, False)
+        os.set_inheritable(ready, False)
         given = json.loads(body)
-        shim.launch(Path(given["folder"]), given["order"], told)
+        shim.launch(Path(given["folder"]), given["config"], ready)
         code = 0
     finally:
         os._exit(code)

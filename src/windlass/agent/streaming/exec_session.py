@@ -1,8 +1,9 @@
-"""exec, attach and port-forward, as kubectl speaks them over a WebSocket.
+"""exec, attach and port-forward in kubectl's WebSocket protocols.
 
-exec and attach: messages whose first byte is the channel (0 stdin, 1 stdout, 2 stderr, 3 how it
-ended, 4 window size; in v5, 255 closes a channel). The work is the shim's: it has the container's
-environment, namespaces and user. Port-forward: SPDY inside the WebSocket (`agent.spdy`).
+exec and attach: the first byte of each message is the channel (0 stdin, 1 stdout, 2 stderr, 3 exit
+status, 4 window size; in v5, 255 closes a channel). The shim starts the command: it has the
+container's environment, namespaces and user. Port-forward is SPDY inside the WebSocket
+(`agent.streaming.spdy`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from windlass.agent import spdy
-from windlass.agent.containers import Container
+from windlass.agent.runtime.containers import Container
+from windlass.agent.streaming import spdy
 
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
 _PIECE = 32 << 10
@@ -32,8 +33,8 @@ SUCCESS: dict[str, Any] = {"metadata": {}, "status": "Success"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the client asked for."""
+class StreamRequest:
+    """The options of an exec or attach request."""
 
     command: tuple[str, ...] = ()
     stdin: bool = False
@@ -43,7 +44,7 @@ class Wanted:
 
 
 class Channels:
-    """The client's end of an exec or attach."""
+    """The client's side of an exec or attach session."""
 
     def __init__(self, websocket: web.WebSocketResponse) -> None:
         self._websocket = websocket
@@ -52,19 +53,19 @@ class Channels:
         with contextlib.suppress(ConnectionError, RuntimeError):
             await self._websocket.send_bytes(bytes([channel]) + data)
 
-    async def begin(self, wanted: Wanted) -> None:
-        """Tells the client that it is connected, as Kubernetes does."""
+    async def begin(self, wanted: StreamRequest) -> None:
+        """Sends an empty message, which tells the client that it is connected, as in Kubernetes."""
         lowest = _STDOUT if wanted.stdout else _STDERR if wanted.stderr else _ERROR
         await self.send(lowest, b"")
 
     async def end(self, status: dict[str, Any]) -> None:
         await self.send(_ERROR, json.dumps(status).encode())
 
-    async def listen(self, heard: Callable[[int, bytes], Awaitable[None]]) -> None:
-        """Until the client is gone."""
+    async def listen(self, on_message: Callable[[int, bytes], Awaitable[None]]) -> None:
+        """Passes each message to `on_message` until the client disconnects."""
         async for message in self._websocket:
             if message.type == WSMsgType.BINARY and message.data:
-                await heard(message.data[0], message.data[1:])
+                await on_message(message.data[0], message.data[1:])
 
 
 def exit_status(code: int) -> dict[str, Any]:
@@ -87,8 +88,8 @@ def failure(message: str) -> dict[str, Any]:
 # --- exec
 
 
-async def execute(container: Container, wanted: Wanted, channels: Channels) -> None:
-    """Runs a command in the container until it ends or the client goes."""
+async def execute(container: Container, wanted: StreamRequest, channels: Channels) -> None:
+    """Runs a command in the container until it ends or the client disconnects."""
     try:
         control = container.connect()
     except ConnectionError as problem:
@@ -109,16 +110,16 @@ async def execute(container: Container, wanted: Wanted, channels: Channels) -> N
     for handle in set(theirs):
         os.close(handle)
     await channels.begin(wanted)
-    await _carry(control, ours, channels)
+    await _relay(control, ours, channels)
 
 
 @dataclasses.dataclass(slots=True)
 class _Ends:
-    """Our ends of what the command reads and writes; -1: closed."""
+    """The agent's ends of the command's pipes or terminal; -1: closed."""
 
     stdin: int
     outputs: dict[int, int]
-    """Channel -> handle."""
+    """Channel -> file descriptor."""
     terminal: int = -1
 
     def handles(self) -> set[int]:
@@ -130,7 +131,7 @@ def _terminal() -> tuple[_Ends, tuple[int, int, int]]:
     return _Ends(master, {_STDOUT: master}, master), (slave, slave, slave)
 
 
-def _pipes(wanted: Wanted) -> tuple[_Ends, tuple[int, int, int]]:
+def _pipes(wanted: StreamRequest) -> tuple[_Ends, tuple[int, int, int]]:
     if wanted.stdin:
         stdin, our_stdin = os.pipe()
     else:
@@ -139,14 +140,14 @@ def _pipes(wanted: Wanted) -> tuple[_Ends, tuple[int, int, int]]:
     return _Ends(our_stdin, {_STDOUT: out, _STDERR: err}), (stdin, theirs_out, theirs_err)
 
 
-async def _carry(control: socket.socket, ours: _Ends, channels: Channels) -> None:
-    """Between the client and the command, until the command has ended and all was read."""
+async def _relay(control: socket.socket, ours: _Ends, channels: Channels) -> None:
+    """Relays between client and command until the command has ended and its output is read."""
     loop = asyncio.get_running_loop()
     control.setblocking(False)
     for handle in ours.handles():
         os.set_blocking(handle, False)
 
-    async def heard(channel: int, data: bytes) -> None:
+    async def on_message(channel: int, data: bytes) -> None:
         if channel == _STDIN and ours.stdin >= 0:
             await _write(ours.stdin, data)
         elif channel == _RESIZE and ours.terminal >= 0:
@@ -155,7 +156,7 @@ async def _carry(control: socket.socket, ours: _Ends, channels: Channels) -> Non
             os.close(ours.stdin)
             ours.stdin = -1
 
-    listening = asyncio.create_task(channels.listen(heard))
+    listening = asyncio.create_task(channels.listen(on_message))
     reading = [
         asyncio.create_task(_read(handle, channel, channels))
         for channel, handle in ours.outputs.items()
@@ -164,14 +165,14 @@ async def _carry(control: socket.socket, ours: _Ends, channels: Channels) -> Non
     try:
         await asyncio.wait({answer, listening}, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
-            return  # the client is gone; closing `control` ends the command
-        # Its own output is all there; a child that holds the pipe is not waited for long.
+            return  # the client has disconnected; closing `control` kills the command
+        # The command's own output is complete; a child may keep the pipe open, so wait briefly.
         await asyncio.wait(reading, timeout=2.0)
-        told = json.loads(answer.result() or b"{}")
-        if "error" in told:
-            await channels.end(failure(told["error"]))
+        result = json.loads(answer.result() or b"{}")
+        if "error" in result:
+            await channels.end(failure(result["error"]))
         else:
-            await channels.end(exit_status(int(told.get("exitCode", 137))))
+            await channels.end(exit_status(int(result.get("exitCode", 137))))
     finally:
         for task in (listening, answer, *reading):
             task.cancel()
@@ -182,7 +183,7 @@ async def _carry(control: socket.socket, ours: _Ends, channels: Channels) -> Non
 
 
 async def _read(handle: int, channel: int, channels: Channels) -> None:
-    """From a pipe or terminal to the client, until its end."""
+    """Copies from a pipe or terminal to the client until its end."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(handle, ready.set)
@@ -195,7 +196,7 @@ async def _read(handle: int, channel: int, channels: Channels) -> None:
             except BlockingIOError:
                 continue
             except OSError:
-                return  # a terminal whose last user is gone
+                return  # the last process has closed the terminal
             if not data:
                 return
             await channels.send(channel, data)
@@ -204,20 +205,20 @@ async def _read(handle: int, channel: int, channels: Channels) -> None:
 
 
 async def _write(handle: int, data: bytes) -> None:
-    """To a pipe or terminal, as fast as it takes it."""
+    """Writes to a pipe or terminal; waits while it is full."""
     loop = asyncio.get_running_loop()
     while data:
         try:
             data = data[os.write(handle, data) :]
         except BlockingIOError:
-            room = asyncio.Event()
-            loop.add_writer(handle, room.set)
+            writable = asyncio.Event()
+            loop.add_writer(handle, writable.set)
             try:
-                await room.wait()
+                await writable.wait()
             finally:
                 loop.remove_writer(handle)
         except OSError:
-            return  # nobody reads it any more
+            return  # the reader has closed it
 
 
 def _resize(terminal: int, data: bytes) -> None:
@@ -230,8 +231,9 @@ def _resize(terminal: int, data: bytes) -> None:
 # --- attach
 
 
-async def attach(container: Container, wanted: Wanted, channels: Channels) -> None:
-    """What the container says from now on, and words to it, until it ends or the client goes."""
+async def attach(container: Container, wanted: StreamRequest, channels: Channels) -> None:
+    """Relays the container's output from now on, and the client's input, until the container ends
+    or the client disconnects."""
     try:
         control = container.connect()
         control.send(b'{"attach": true}')
@@ -242,7 +244,7 @@ async def attach(container: Container, wanted: Wanted, channels: Channels) -> No
     loop = asyncio.get_running_loop()
     await channels.begin(wanted)
 
-    async def heard(channel: int, data: bytes) -> None:
+    async def on_message(channel: int, data: bytes) -> None:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, struct.error):
             if channel == _STDIN and wanted.stdin:
                 for start in range(0, len(data), _PIECE):
@@ -254,14 +256,14 @@ async def attach(container: Container, wanted: Wanted, channels: Channels) -> No
             elif channel == _CLOSE and data[:1] == b"\0":
                 await loop.sock_sendall(control, b"\xff")
 
-    async def shown() -> None:
+    async def relay_output() -> None:
         with contextlib.suppress(OSError):
             while packet := await loop.sock_recv(control, _PACKET):
                 asked = wanted.stdout if packet[0] == _STDOUT else wanted.stderr
                 if asked or wanted.tty:
                     await channels.send(packet[0], packet[1:])
 
-    tasks = {asyncio.create_task(shown()), asyncio.create_task(channels.listen(heard))}
+    tasks = {asyncio.create_task(relay_output()), asyncio.create_task(channels.listen(on_message))}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         await channels.end(SUCCESS)
@@ -275,18 +277,18 @@ async def attach(container: Container, wanted: Wanted, channels: Channels) -> No
 # --- port-forward
 
 
-class Forward:
-    """kubectl port-forward: each connection is a data and an error stream with the same id."""
+class PortForward:
+    """kubectl port-forward: each connection has a data and an error stream with the same id."""
 
     def __init__(
         self, websocket: web.WebSocketResponse, address: str, ports: Callable[[], set[int]]
     ) -> None:
-        """`ports`: those that processes of the pod listen on. Pods share the node's address, and a
-        way into one must not be a way to its neighbours, or to the API itself."""
+        """`ports`: those on which processes of the pod listen. Pods share the node's address, and
+        access to one pod must not give access to other pods or to the API server."""
         self._websocket = websocket
         self._address = address
         self._ports = ports
-        self._spdy = spdy.Connection()
+        self._spdy = spdy.SpdyConnection()
         self._lock = asyncio.Lock()
         self._errors: dict[str, int] = {}
         """Request id -> error stream."""
@@ -327,7 +329,7 @@ class Forward:
         number = int(port) if port.isdigit() and len(port) < 6 else 0
         try:
             if number not in await asyncio.to_thread(self._ports):
-                raise ConnectionRefusedError("no process of the pod listens on it")
+                raise ConnectionRefusedError("no process of the pod listens on this port")
             reader, writer = await asyncio.open_connection(self._address, number)
         except OSError as problem:
             text = f"port {port[:6]}: {problem}"

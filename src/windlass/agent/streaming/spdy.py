@@ -1,7 +1,7 @@
-"""SPDY/3.1 as kubectl port-forward speaks it inside a WebSocket: frames, streams, no more.
+"""The part of SPDY/3.1 that kubectl port-forward uses: frames and streams.
 
 kubectl tunnels SPDY through a WebSocket (protocol `SPDY/3.1+portforward.k8s.io`). Its library uses
-neither windows nor settings, so none are sent; they are read over.
+neither windows nor settings, so none are sent, and received ones are ignored.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _TAIL = (
     "-8charset=iso-8859-1,utf-,*,enq=0."
 )
 DICTIONARY = b"".join(struct.pack("!I", len(w)) + w.encode() for w in _WORDS) + _TAIL.encode()
-"""What both ends take as said before the first header (SPDY/3, section 2.6.10.1)."""
+"""The initial compression dictionary of headers (SPDY/3, section 2.6.10.1)."""
 
 SYN_STREAM, SYN_REPLY, RST_STREAM, PING, GOAWAY = 1, 2, 3, 6, 7
 FIN = 1
-MOST_HEADERS = 1 << 16
+MAX_HEADERS = 1 << 16
 
 
 class ProtocolError(Exception):
-    """The other end does not speak SPDY/3.1."""
+    """The peer violates SPDY/3.1."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Opened:
-    """The other end opened a stream."""
+    """The peer opened a stream."""
 
     stream: int
     headers: dict[str, str]
@@ -55,7 +55,7 @@ class Opened:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Data:
-    """Bytes on a stream; `ended`: they are the last."""
+    """Bytes on a stream; `ended`: the stream ends after them."""
 
     stream: int
     data: bytes
@@ -64,14 +64,14 @@ class Data:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reset:
-    """The other end gave a stream up."""
+    """The peer aborted a stream."""
 
     stream: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ping:
-    """To be answered with the same number."""
+    """A ping; the answer has the same number."""
 
     number: int
 
@@ -79,8 +79,8 @@ class Ping:
 Event = Opened | Data | Reset | Ping
 
 
-class Connection:
-    """Bytes in, events out; and what to send. Does no I/O."""
+class SpdyConnection:
+    """Turns received bytes into events and builds the frames to send. Does no I/O."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -113,7 +113,7 @@ class Connection:
         return _control(PING, struct.pack("!I", number))
 
     def open(self, stream: int, headers: Mapping[str, str]) -> bytes:
-        """Opens a stream of our own (tests do)."""
+        """The frame that opens a stream; only clients and tests send it."""
         plain = struct.pack("!I", len(headers))
         for name, value in headers.items():
             for text in (name.encode(), value.encode()):
@@ -132,9 +132,9 @@ class Connection:
             if kind == SYN_STREAM:
                 return Opened(int.from_bytes(body[:4]), self._headers(body[10:]), ended)
             if kind == SYN_REPLY:
-                self._headers(body[4:])  # the compression goes on: it must be read
+                self._headers(body[4:])  # read for the state of the decompressor
         except (zlib.error, struct.error, UnicodeDecodeError) as problem:
-            raise ProtocolError("headers that cannot be read") from problem
+            raise ProtocolError("the headers are not valid") from problem
         if kind == RST_STREAM:
             return Reset(int.from_bytes(body[:4]))
         if kind == PING:
@@ -142,13 +142,13 @@ class Connection:
         return None
 
     def _headers(self, block: bytes) -> dict[str, str]:
-        plain = self._inflate.decompress(block, MOST_HEADERS)
+        plain = self._inflate.decompress(block, MAX_HEADERS)
         (count,) = struct.unpack_from("!I", plain)
-        place, texts = 4, []
-        for _ in range(2 * min(count, MOST_HEADERS)):
-            (size,) = struct.unpack_from("!I", plain, place)
-            texts.append(plain[place + 4 : place + 4 + size].decode())
-            place += 4 + size
+        offset, texts = 4, []
+        for _ in range(2 * min(count, MAX_HEADERS)):
+            (size,) = struct.unpack_from("!I", plain, offset)
+            texts.append(plain[offset + 4 : offset + 4 + size].decode())
+            offset += 4 + size
         return {name.lower(): value for name, value in zip(texts[::2], texts[1::2], strict=True)}
 
 

@@ -1,7 +1,7 @@
-"""What one machine can do: each check looks at one thing and says what it means.
+"""Checks of one machine: each has a finding, its effect on jobs and a remedy.
 
-Called by `windlass doctor`. Every check reads files below `root` (so that tests can lay out a
-machine in a folder) or asks the operating system; none of them changes anything that stays.
+Called by `windlass doctor`. Every check reads files below `root` (so that tests can build a machine
+in a folder) or calls the operating system; no check leaves a change behind.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _ENOUGH_FILES = 65_536
 _ENOUGH_SHM = 1 * _GIB
 _LITTLE_DISK = 2 * _GIB
 _FASTEST_REAL_FSYNC = 20e-6
-"""Faster than any disk or battery-backed cache answers: below this nothing was written out."""
+"""No disk or battery-backed cache is faster: below this, fsync did not write."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the doctor."""
+    """The result of one check."""
 
     name: str
     state: State
     found: str
     meaning: str = ""
-    """What it means for jobs, unless everything is well."""
+    """Its effect on jobs, unless the state is ok."""
     remedy: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Machine:
-    """Where to look."""
+    """The machine that the checks read."""
 
     state: Path
     root: Path = Path("/")
@@ -67,7 +67,7 @@ class Machine:
 
 
 def checks(machine: Machine) -> Iterator[Check]:
-    """All checks of the machine itself, in the order they are shown."""
+    """All checks of the machine, in the order of the output."""
     yield python()
     yield sqlite()
     yield uv()
@@ -99,15 +99,15 @@ def sqlite() -> Check:
     except ImportError:
         return Check(
             "sqlite", "missing", "Python was built without it",
-            "The embedded engine cannot keep its objects.",
-            "Use a Python with the sqlite3 module, for instance `uv python install 3.12`.",
+            "The embedded engine cannot store its objects.",
+            "Use a Python with the sqlite3 module: uv python install 3.12",
         )  # fmt: skip
     if sqlite3.sqlite_version_info >= _OLDEST_SQLITE:
         return Check("sqlite", "ok", sqlite3.sqlite_version)
     return Check(
         "sqlite", "missing", sqlite3.sqlite_version,
         f"The store needs SQLite {'.'.join(map(str, _OLDEST_SQLITE))} or newer.",
-        "Use a Python that brings its own SQLite, for instance `uv python install 3.12`.",
+        "Use a Python with a newer SQLite: uv python install 3.12",
     )  # fmt: skip
 
 
@@ -118,13 +118,13 @@ def uv() -> Check:
         return Check("uv", "ok", found)
     return Check(
         "uv", "missing", "not on PATH",
-        "Jobs cannot have Python environments made for them; they use what is installed.",
+        "Windlass cannot build Python environments; jobs use installed packages.",
         "Install it: pip install uv",
     )  # fmt: skip
 
 
 def cgroups(machine: Machine) -> Check:
-    """Which cgroup version holds the limits, and whether we may set them."""
+    """The cgroup version, and whether this user may set limits."""
     base = machine.path("sys/fs/cgroup")
     controllers = machine.read("sys/fs/cgroup/cgroup.controllers").split()
     if {"cpu", "memory"} <= set(controllers):
@@ -133,7 +133,7 @@ def cgroups(machine: Machine) -> Check:
             return Check("cgroups", "ok", f"v2 ({' '.join(controllers)}), limits may be set")
         return Check(
             "cgroups", "limited", "v2, read-only for this user",
-            "CPU and memory of jobs are counted but not held: a job can use more than it asked.",
+            "CPU and memory limits of jobs are not enforced: a job can exceed its request.",
             "Run `windlass up` as root, or under systemd with Delegate=yes.",
         )  # fmt: skip
     if (base / "memory").is_dir() and (base / "cpu").is_dir():
@@ -141,13 +141,13 @@ def cgroups(machine: Machine) -> Check:
             return Check("cgroups", "ok", "v1, limits may be set")
         return Check(
             "cgroups", "limited", "v1, read-only for this user",
-            "CPU and memory of jobs are counted but not held: a job can use more than it asked.",
+            "CPU and memory limits of jobs are not enforced: a job can exceed its request.",
             "Run `windlass up` as root.",
         )  # fmt: skip
     return Check(
         "cgroups", "missing", "no cpu and memory controllers",
-        "CPU and memory of jobs are not held: a job can use more than it asked for.",
-        "Mount cgroup v2 at /sys/fs/cgroup, or accept it on a machine of your own.",
+        "CPU and memory limits of jobs are not enforced: a job can exceed its request.",
+        "Mount cgroup v2 at /sys/fs/cgroup.",
     )  # fmt: skip
 
 
@@ -162,16 +162,16 @@ def shared_memory(machine: Machine) -> Check:
             "mount -t tmpfs -o size=50% tmpfs /dev/shm",
         )  # fmt: skip
     if size >= _ENOUGH_SHM:
-        return Check("shm", "ok", f"{_SHM} holds {_gib(size)}")
+        return Check("shm", "ok", f"{_SHM} has {_gib(size)}")
     return Check(
-        "shm", "limited", f"{_SHM} holds only {_gib(size)}",
+        "shm", "limited", f"{_SHM} has only {_gib(size)}",
         "Jobs that pass tensors between processes may die with a bus error.",
         "mount -o remount,size=50% /dev/shm (in a container: --shm-size=8g)",
     )  # fmt: skip
 
 
 def devices(machine: Machine) -> Iterator[Check]:
-    """Accelerators and fast networks, by what the drivers put in /dev and /sys."""
+    """Accelerators and fast networks, from /dev and /sys."""
     dev = machine.names("dev")
     nvidia = [d for d in dev if d.startswith("nvidia") and d[6:].isdigit()]
     kfd = "kfd" in dev
@@ -188,8 +188,8 @@ def devices(machine: Machine) -> Iterator[Check]:
 def fuse(machine: Machine) -> Check:
     device = machine.path("dev/fuse")
     if os.access(device, os.R_OK | os.W_OK):
-        return Check("fuse", "ok", "/dev/fuse may be used")
-    found = "no right to /dev/fuse" if device.exists() else "no /dev/fuse"
+        return Check("fuse", "ok", "/dev/fuse is usable")
+    found = "no permission for /dev/fuse" if device.exists() else "no /dev/fuse"
     return Check(
         "fuse", "missing", found,
         "Object stores cannot be mounted as folders; jobs can still copy data in.",
@@ -202,26 +202,26 @@ def isolation(
 ) -> Check:
     euid = os.geteuid() if euid is None else euid
     if euid == 0:
-        from windlass.agent import sandbox
+        from windlass.agent.runtime import sandbox
 
         if (may_mount or sandbox.may_mount)():
             return Check(
                 "isolation", "ok",
-                "root: each namespace's jobs run under a user id of their own; in `default`, as "
-                "long as nobody else may start anything there, as root",
+                "root: each namespace's jobs run under a user id of their own; those in "
+            "`default` run as root, as long as no other user may create runs there",
             )  # fmt: skip
         return Check(
-            "isolation", "limited", "root, without the right to mount",
-            "All jobs run as root on the same files: teams are kept apart by the API only.",
+            "isolation", "limited", "root, without permission to mount",
+            "All jobs run as root on the same files: teams are isolated by the API only.",
             "In a container: --cap-add SYS_ADMIN, or run the engine outside of it.",
         )  # fmt: skip
     allowed = machine.read("proc/sys/user/max_user_namespaces").strip() not in ("", "0")
     spaces = "user namespaces allowed" if allowed else "no user namespaces"
     return Check(
         "isolation", "limited", f"user {euid}, {spaces}",
-        "All jobs run as this user: teams are kept apart by the API only, and can read each "
+        "All jobs run as this user: teams are isolated by the API only and can read each "
         "other's files.",
-        "Run `windlass up` as root to keep teams apart, or use Kubernetes.",
+        "Run `windlass up` as root to isolate teams, or use Kubernetes.",
     )  # fmt: skip
 
 
@@ -234,7 +234,7 @@ def open_files() -> Check:
         return Check("open files", "ok", f"up to {shown}")
     return Check(
         "open files", "limited", f"up to {hard}",
-        "Many jobs, watchers and log readers at once may run out of file handles.",
+        "Many concurrent jobs, watches and log readers may exceed the limit.",
         f"ulimit -Hn {_ENOUGH_FILES} (or LimitNOFILE= in the service file)",
     )  # fmt: skip
 
@@ -252,22 +252,22 @@ def disk(machine: Machine) -> Check:
 
 
 def durability(machine: Machine) -> Check:
-    """Whether fsync seems to reach a disk: some file systems answer without writing."""
+    """Whether fsync reaches a disk: some file systems return without writing."""
     folder = _existing(machine.state)
     try:
         fastest = _fastest_fsync(folder)
     except OSError as problem:
         return Check(
             "fsync", "missing", f"cannot write in {folder}: {problem.strerror}",
-            "The engine cannot keep its objects there.",
-            "Give this user the right to write, or choose: windlass up --state DIR",
+            "The engine cannot store its objects there.",
+            "Make the folder writable, or choose another one: windlass up --state DIR",
         )  # fmt: skip
     found = f"{fastest * 1e3:.2f} ms at best, on {folder}"
     if fastest >= _FASTEST_REAL_FSYNC:
         return Check("fsync", "ok", found)
     return Check(
         "fsync", "limited", found,
-        "Too fast to be a disk: after a power cut the last changes may be missing.",
+        "Too fast for a disk: a power cut may lose the last changes.",
         "Put the state folder on a local disk: windlass up --state DIR",
     )  # fmt: skip
 
@@ -280,21 +280,21 @@ def clock(machine: Machine) -> Check:
             return Check("clock", "ok", f"{daemon} is running")
     return Check(
         "clock", "limited", "no time service found",
-        "Fine for one machine; schedules and certificates need a right clock.",
+        "Schedules and certificates need a correct clock.",
         "timedatectl set-ntp true",
     )  # fmt: skip
 
 
-def _device(name: str, found: list[str], driver: bool, words: str) -> Check:
+def _device(name: str, found: list[str], driver: bool, label: str) -> Check:
     if found:
-        return Check(name, "ok", f"{len(found)} {words}: {', '.join(found[:8])}")
+        return Check(name, "ok", f"{len(found)} {label}: {', '.join(found[:8])}")
     if driver:
         return Check(
-            name, "limited", f"driver loaded, no {words} to be seen",
+            name, "limited", f"driver loaded, no {label} found",
             "Jobs that ask for them will wait.",
-            "Load the whole driver, and in a container pass the devices in.",
+            "Load the complete driver; in a container, pass the devices in.",
         )  # fmt: skip
-    return Check(name, "missing", f"no {words}", "Jobs that ask for them cannot run here.")
+    return Check(name, "missing", f"no {label}", "Jobs that ask for them cannot run here.")
 
 
 def _is_gpu(machine: Machine, node: str) -> bool:
@@ -307,7 +307,7 @@ def _is_gpu(machine: Machine, node: str) -> bool:
 
 
 def _may_make_folders(folder: Path) -> bool:
-    """Whether a cgroup can be made here, found out by making one and taking it away."""
+    """Whether a cgroup can be created here; creates one and removes it."""
     probe = folder / f"windlass-doctor-{os.getpid()}"
     try:
         probe.mkdir()
@@ -323,14 +323,14 @@ def _fastest_fsync(folder: Path) -> float:
         times = []
         for _ in range(8):
             os.write(file.fileno(), b"x" * 4096)
-            begun = time.perf_counter()
+            started = time.perf_counter()
             os.fsync(file.fileno())
-            times.append(time.perf_counter() - begun)
+            times.append(time.perf_counter() - started)
     return min(times)
 
 
 def _existing(path: Path) -> Path:
-    """The folder itself, or the nearest one above it that exists."""
+    """The folder itself, or its nearest existing parent."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path

@@ -1,7 +1,7 @@
-"""Keeps the engine's two processes alive: starts them, restarts them with back-off, stops them.
+"""Supervises the engine's two processes: starts them, restarts them with back-off, stops them.
 
-`windlass up` starts this as a process of its own. It holds no objects and speaks no HTTP, so
-it stays small. Jobs are not its children: their shims are detached and outlive it.
+`windlass up` starts this as a process of its own. It has no objects and no HTTP client, so it
+stays small. Jobs are not its children: their shims are detached and outlive it.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from windlass.cli import exits
-from windlass.cli import state as states
+from windlass.cli.lib import exit_codes
+from windlass.cli.lib import state_dir as states
 
 _FIRST_DELAY = 0.5
 _LONGEST_DELAY = 30.0
-_STEADY = 60.0
-"""A child that lived this long is healthy again: its next restart is immediate."""
+_HEALTHY = 10.0
+"""A child that lived this long was healthy: the back-off begins anew with its next exit."""
 _STOP_SECONDS = 20.0
 _LOG_BYTES = 16 << 20
-"""A larger log is set aside when its process is started the next time."""
+"""A larger log is rotated when its process is restarted."""
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclasses.dataclass(slots=True)
 class Child:
-    """One supervised process and what became of it."""
+    """One supervised process, its restarts and its last exit code."""
 
     name: str
     argv: list[str]
@@ -50,6 +50,8 @@ class Child:
     restarts: int = 0
     quick_failures: int = 0
     last_exit: int | None = None
+    exited_at: float | None = None
+    """When it last exited (seconds since the epoch)."""
 
     def facts(self) -> dict[str, Any]:
         pid = self.process.pid if self.process else 0
@@ -58,11 +60,12 @@ class Child:
             "startTime": states.start_time(pid),
             "restarts": self.restarts,
             "lastExit": self.last_exit,
+            "exitedAt": self.exited_at,
         }
 
 
 class Supervisor:
-    """Runs its children until it is told to stop."""
+    """Runs its children until a signal stops it."""
 
     def __init__(
         self, children: list[Child], changed: Callable[[dict[str, dict[str, Any]]], None]
@@ -73,7 +76,7 @@ class Supervisor:
         self._stopping = False
 
     def run(self) -> None:
-        """Until SIGTERM, SIGINT or SIGHUP; then stops the children and returns."""
+        """Runs until SIGTERM, SIGINT or SIGHUP; then stops the children and returns."""
         with self._signals():
             while not self._stopping:
                 self._start_due()
@@ -119,7 +122,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Own session: Ctrl-C in the terminal reaches only us, and we stop them in order.
+                # Own session: Ctrl-C reaches only the supervisor, which stops them in order.
                 start_new_session=True,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - single-threaded by design
             )
@@ -143,8 +146,9 @@ class Supervisor:
         self._selector.unregister(pidfd)
         os.close(pidfd)
         lived = time.monotonic() - child.started_at
-        child.quick_failures = 0 if lived >= _STEADY else child.quick_failures + 1
+        child.quick_failures = 1 if lived >= _HEALTHY else child.quick_failures + 1
         child.restarts += 1
+        child.exited_at = time.time()
         child.due = time.monotonic() + backoff(child.quick_failures)
         self._changed(self._facts())
 
@@ -153,11 +157,11 @@ class Supervisor:
         waiting = [child for child in self._children if child.process is None]
         if not waiting:
             return _LONGEST_DELAY
-        # One that is due but not ready is waiting for another: look again soon.
+        # A child that is due but not ready waits for another one: check again soon.
         return min(child.due - now if child.due > now else 0.05 for child in waiting)
 
     def _stop_all(self) -> None:
-        """Last started, first stopped; killed if it does not go in time."""
+        """Stops the children, last started first; kills those that exceed the timeout."""
         for child in reversed(self._children):
             process = child.process
             if process is None:
@@ -174,23 +178,24 @@ class Supervisor:
 
 
 def backoff(failures: int) -> float:
-    """Seconds before the next start after so many early deaths in a row."""
-    if failures == 0:
+    """Seconds before the next start after this many exits in a row; one exit is no loop."""
+    if failures <= 1:
         return 0.0
-    return min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** (failures - 1))
+    return min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** (failures - 2))
 
 
 def die_with_parent() -> None:
-    """In the child: if the parent is killed, do not run on unsupervised."""
+    """In the child: exit when the parent is killed, so that it does not run unsupervised."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """`python -m windlass.cli.supervisor`: started by `windlass up`, never by hand."""
-    parser = argparse.ArgumentParser(prog="windlass.cli.supervisor")
+    """`python -m windlass.cli.engine.supervisor`: started by `windlass up`, never by hand."""
+    parser = argparse.ArgumentParser(prog="windlass.cli.engine.supervisor")
     parser.add_argument("--state", required=True)
     parser.add_argument("--listen", default="")
     parser.add_argument("--isolation", default="auto")
+    parser.add_argument("--host-mounts", action="append", default=[])
     parser.add_argument("--fake", nargs=3, type=int, metavar=("NODES", "GPUS", "RACKS"))
     parser.add_argument("--with-parent", action="store_true", help="end when `up` ends")
     options = parser.parse_args(argv)
@@ -199,18 +204,20 @@ def main(argv: list[str] | None = None) -> int:
     folder = states.folder(options.state)
     lock = folder.lock()
     if lock is None:
-        return exits.ALREADY_RUNNING
-    # The lock's file stays open until this process ends, whatever way it ends.
-    os.environ["WINDLASS_ISOLATION"] = options.isolation  # the server says it, the agent does it
-    children = engine(folder, options.listen)
+        return exit_codes.ALREADY_RUNNING
+    # The lock file stays open until this process exits, however it exits.
+    os.environ["WINDLASS_ISOLATION"] = (
+        options.isolation
+    )  # the server publishes it, the agent applies it
+    children = engine(folder, options.listen, options.host_mounts)
     if options.fake:
         children.append(fakes(folder, children[0], *options.fake))
     Supervisor(children, folder.write_supervisor).run()
     folder.forget_supervisor()
-    return exits.OK
+    return exit_codes.OK
 
 
-def engine(folder: states.StateFolder, listen: str) -> list[Child]:
+def engine(folder: states.StateFolder, listen: str, host_mounts: Sequence[str] = ()) -> list[Child]:
     """The two processes of the embedded engine, in the order in which they start."""
     python = [sys.executable, "-m"]
     server = Child(
@@ -224,9 +231,10 @@ def engine(folder: states.StateFolder, listen: str) -> list[Child]:
         "agent",
         [
             *(*python, "windlass.agent"),
-            # Its own token, written by the server: it may do what one node's agent may.
+            # A token of its own, written by the server, with the permissions of one node's agent.
             *("--kubeconfig", str(folder.path / "agent" / "kubeconfig")),
             *("--state", str(folder.path / "agent")),
+            *(word for each in host_mounts for word in ("--host-mounts", each)),
         ],
         folder.logs / "agent.log",
         ready=lambda: _answers(folder, server),
@@ -235,9 +243,15 @@ def engine(folder: states.StateFolder, listen: str) -> list[Child]:
 
 
 def fakes(folder: states.StateFolder, server: Child, nodes: int, gpus: int, racks: int) -> Child:
-    """The process that pretends to be nodes. It starts nothing, so it may have the admin's token:
-    it speaks for many nodes."""
-    argv = [sys.executable, "-m", "windlass.agent.fake", "--kubeconfig", str(folder.kubeconfig)]
+    """The process that simulates nodes. It runs no jobs, so it may have the admin's token, which it
+    needs to act for many nodes."""
+    argv = [
+        sys.executable,
+        "-m",
+        "windlass.agent.fake_nodes",
+        "--kubeconfig",
+        str(folder.kubeconfig),
+    ]
     argv += ["--state", str(folder.path / "agent"), "--nodes", str(nodes)]
     argv += ["--gpus", str(gpus), "--racks", str(racks)]
     log = folder.logs / "fake.log"

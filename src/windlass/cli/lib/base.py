@@ -1,4 +1,4 @@
-"""What all commands share: output flags, examples in the help, and where the objects are."""
+"""What all commands share: output flags, examples in the help, and the target server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from windlass.cli.output import Mode, Output
+from windlass.cli.lib.output import Mode, Output
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -21,7 +21,7 @@ class Command(click.Command):
         super().__init__(*args, **attributes)
         self.examples = examples
         self.params += [
-            _mode_flag(("--json",), "json", "Print JSON on stdout, for programs."),
+            _mode_flag(("--json",), "json", "Print JSON on stdout."),
             _mode_flag(("-q", "--quiet"), "quiet", "Print names only."),
         ]
 
@@ -34,7 +34,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """Commands below a command; an unknown one is told with the nearest name."""
+    """A command with subcommands; an unknown name is reported with the nearest valid one."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         attributes.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
@@ -52,7 +52,7 @@ class Group(click.Group):
 
 
 def command(*, examples: tuple[str, ...], **attributes: Any) -> Callable[..., Command]:
-    """Makes a function a command; its first argument is the `Output` to speak through."""
+    """Makes a function a command; its first argument is the `Output` that it prints to."""
 
     attributes.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
 
@@ -64,7 +64,7 @@ def command(*, examples: tuple[str, ...], **attributes: Any) -> Callable[..., Co
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """Which API server a command talks to. Empty means: find out (see `cli.client`)."""
+    """Which API server a command talks to. Empty fields are found as in `cli.lib.server_target`."""
 
     state: str = ""
     kubeconfig: str = ""
@@ -73,7 +73,7 @@ class Target:
 
     @property
     def flags(self) -> str:
-        """What a command that is proposed to a person must say too, to find the same namespace."""
+        """The flags that a suggested command needs to reach the same namespace."""
         return f" -N {self.namespace}" if self.namespace else ""
 
 
@@ -88,7 +88,7 @@ def state_option(function: Function) -> Function:
 
 
 def target_options(function: Function) -> Function:
-    """Adds the flags that say where the objects are; the command gets one `target`.
+    """Adds the flags that select server and namespace; the command gets one `target`.
 
     The namespace is -N everywhere, and -n as in kubectl where -n is not the name of a new run.
     """
@@ -96,7 +96,7 @@ def target_options(function: Function) -> Function:
 
 
 def making_target_options(function: Function) -> Function:
-    """As `target_options`, for commands that make something: -n is free for its name."""
+    """As `target_options`, for commands that create an object: -n is free for its name."""
     return _target_options(function, "-N")
 
 

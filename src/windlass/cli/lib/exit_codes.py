@@ -1,6 +1,6 @@
-"""Exit codes and the one exception that commands raise for people.
+"""Exit codes, and the exception that commands raise for errors of the user or the server.
 
-docs/exit-codes.md lists the same codes; a test holds the two together. This module imports
+docs/reference/exit-codes.md lists the same codes; a test compares the two. This module imports
 nothing, because every invocation loads it.
 """
 
@@ -22,25 +22,25 @@ INTERRUPTED = 130
 PIPE_CLOSED = 141
 
 MEANINGS: dict[int, str] = {
-    OK: "It worked.",
-    FAILED: "It was refused or failed; the message says why.",
+    OK: "Success.",
+    FAILED: "The command failed or the server refused it; the message gives the reason.",
     USAGE: "The command line is wrong: unknown command, flag or value.",
     NOT_FOUND: "The named object, file or kind does not exist.",
-    INVALID: "An object breaks its schema or a rule; each problem was named.",
-    CONFLICT: "The object exists already, or somebody changed it meanwhile.",
-    NO_SERVER: "No server answers: nothing is running, or it cannot be reached.",
-    FORBIDDEN: "The server does not know you, or you may not do this.",
+    INVALID: "An object violates its schema or a rule; the message names each problem.",
+    CONFLICT: "The object exists already, or another client changed it meanwhile.",
+    NO_SERVER: "No server answers: none is running, or it cannot be reached.",
+    FORBIDDEN: "The server does not accept your credentials, or you lack the permission.",
     ALREADY_RUNNING: "`up`: an engine is already running on this state folder.",
-    TIMED_OUT: "What was waited for did not happen in time.",
+    TIMED_OUT: "The timeout passed before the awaited condition was met.",
     DEFECT: "A defect in Windlass; WINDLASS_DEBUG=1 shows the traceback.",
-    RUN_NOT_STARTED: "`run`: Windlass could not run the job (any other code is the job's own).",
+    RUN_NOT_STARTED: "`run`: Windlass could not run the job (every other code is the job's own).",
     INTERRUPTED: "Interrupted by Ctrl-C.",
-    PIPE_CLOSED: "The reader of the output went away (as in `| head`).",
+    PIPE_CLOSED: "The reader of the output closed the pipe (as in `| head`).",
 }
 
 
 def sentence(text: str) -> str:
-    """Text of others as a sentence of ours; the name of a thing at its head stays as it is."""
+    """The text with a capital first letter and a full stop. A leading identifier is not changed."""
     text = text.strip()
     if not text:
         return text
@@ -50,7 +50,7 @@ def sentence(text: str) -> str:
 
 
 class CliError(Exception):
-    """One sentence on what happened, and what to do next."""
+    """One sentence on what happened, what to do next, and the exit code."""
 
     def __init__(self, message: str, remedy: str = "", code: int = FAILED) -> None:
         super().__init__(message)

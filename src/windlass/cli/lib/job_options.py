@@ -1,7 +1,7 @@
-"""The flags that describe a job, and how a Run comes of them: a file first, flags over it.
+"""The flags that describe a job, and the Run that is built from them; flags override a file.
 
-Shared by `run`, `submit`, `cron create` and `init`. The words are those of `sdk.options`; each
-flag has one place in the Run object. Nothing here asks a server.
+Shared by `run`, `submit`, `cron create` and `init`. The option names are those of
+`sdk.run_options`; each flag sets one field of the Run. Nothing here calls a server.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import click
 
-from windlass.cli import exits
-from windlass.cli.output import Output
+from windlass.cli.lib import exit_codes, quantities
+from windlass.cli.lib.output import Output
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -25,28 +25,31 @@ FRAMEWORKS = (
 
 SETTINGS = {
     "help_option_names": ["-h", "--help"],
-    # What follows the first word of the user's command is his, flags included.
+    # All arguments after the user's command belong to it, flags included.
     "allow_interspersed_args": False,
     "ignore_unknown_options": False,
 }
 dry_run = click.option(
-    "--dry-run", is_flag=True, help="Show the object, the plan and the expected start; do nothing."
+    "--dry-run", is_flag=True, help="Print the object and its expected start; submit nothing."
 )
 force = click.option(
-    "--force", is_flag=True, help="Hand it in even if nothing here could ever run it."
+    "--force", is_flag=True, help="Submit it even if this cluster can never run it."
+)
+replace = click.option(
+    "--replace", is_flag=True, help="Delete an ended run of the same name first."
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """What a command line says of a job."""
+    """A job as the command line describes it."""
 
     command: tuple[str, ...]
-    words: dict[str, Any]
-    """As of `sdk.options.Options`; only what was said."""
+    options: dict[str, Any]
+    """As `sdk.run_options.Options`; only those that were given."""
     file: str = ""
     role: str = ""
-    """The role of the file that flags about members change. Empty: the first."""
+    """The role of the file that flags about replicas change. Empty: the first."""
     workdir: str = ""
     workdir_limit: int | None = None
     """Bytes."""
@@ -60,10 +63,10 @@ def options(function: Function) -> Function:
         flags = {name: given.pop(name) for name in _NAMES}
         try:
             job = _read(flags)
-        except exits.CliError as problem:
-            # Of `run` any other code would be the job's own.
-            if function.__name__ == "run" and problem.code != exits.USAGE:
-                problem.code = exits.RUN_NOT_STARTED
+        except exit_codes.CliError as problem:
+            # Every other exit code of `run` is the job's own.
+            if function.__name__ == "run" and problem.code != exit_codes.USAGE:
+                problem.code = exit_codes.RUN_NOT_STARTED
             raise
         return function(*args, job=job, **given)
 
@@ -86,63 +89,94 @@ _OPTIONS = (
     click.argument("command", nargs=-1, type=click.UNPROCESSED),
     _option("-f", "--file", metavar="FILE", text="A Run as YAML; flags override it."),
     _option("-n", "--name", text="Name of the run. [default: from the command]"),
-    _option("-w", "--workers", metavar="N|MIN..MAX", text="Members; a range makes it elastic."),
-    _option("--role", text="Role of FILE that flags about members change. [default: the first]"),
-    _option("--framework", type=click.Choice(FRAMEWORKS), text="How members find each other."),
-    # what each member holds
-    _option("-c", "--cpus", text="Cores of each: 2, 500m. [default: 1]"),
-    _option("-m", "--memory", text="Memory of each: 4Gi. [default: 1Gi]"),
+    _option(
+        "-w",
+        "--workers",
+        metavar="N|MIN..MAX",
+        text="Number of replicas; a range makes it elastic.",
+    ),
+    _option("--role", text="Role of FILE that the flags change. [default: the first]"),
+    _option("--framework", type=click.Choice(FRAMEWORKS), text="How replicas find each other."),
+    # resources of each replica
+    _option("-c", "--cpus", text="CPU cores per replica: 2, 500m. [default: 1]"),
+    _option("-m", "--memory", text="Memory per replica: 4Gi. [default: 1Gi]"),
     _option("--shm", text="Size of /dev/shm, part of the memory: 2Gi. [default: half of it]"),
-    _option("-g", "--gpus", metavar="N", text="GPUs of each."),
-    _option("--share", metavar="1/N", text="A share of one GPU instead: 1/4."),
-    _many("--gpu-model", metavar="MODEL", text="A model that will do, best first."),
-    _many("--device", metavar="KIND[=N][:MODEL]", text="Other devices of each: rdma=1."),
-    _many("--port", metavar="NAME=PORT", text="A port that members listen on."),
+    _option("-g", "--gpus", metavar="N", text="GPUs per replica."),
+    _option("--share", metavar="1/N", text="A share of one GPU instead of --gpus: 1/4."),
+    _many(
+        "--gpu-model", metavar="MODEL", text="Accepted GPU model, best first. Alone: one GPU of it."
+    ),
+    _many("--device", metavar="KIND[=N][:MODEL]", text="Other devices per replica: rdma=1."),
+    _many("--port", metavar="NAME=PORT", text="A port that replicas listen on."),
     # software, code and data
-    _option("--workdir", metavar="DIR", text="Folder to send along, by .gitignore."),
-    _option("--workdir-limit", metavar="SIZE", text="It may be this large. [default: 512Mi]"),
-    _option("--image", text="Container image, where the engine runs images."),
-    _option("--python", metavar="VERSION", text="Python of the environment: 3.11."),
-    _many("-r", "--requirements", metavar="FILE|PACKAGE", text="Packages, or a requirements file."),
+    _option("--workdir", metavar="DIR", text="Folder to upload, without what .gitignore names."),
+    _option("--workdir-limit", metavar="SIZE", text="Maximum size of the folder. [default: 512Mi]"),
+    _option("--image", text="Container image (Kubernetes engine)."),
+    _option("--python", metavar="VERSION", text="Python version of the environment: 3.11."),
+    _many(
+        "-r",
+        "--requirements",
+        metavar="FILE|PACKAGE",
+        text="Python package, or a requirements file.",
+    ),
     _option("--setup", metavar="SCRIPT", text="Shell script that runs once before the command."),
-    _many("-e", "--env", metavar="NAME=VALUE", text="Variable; a bare NAME passes on your own."),
+    _many(
+        "-e", "--env", metavar="NAME=VALUE", text="Environment variable; NAME alone copies yours."
+    ),
     _many("--env-secret", metavar="SECRET", text="All values of a Secret as variables."),
     _many("--env-config", metavar="CONFIG", text="All values of a ConfigMap as variables."),
-    _many("-v", "--mount", metavar="SOURCE:PATH[:ro]", text="claim:NAME:/data, host:/x:/x:ro, "
-          "config:NAME:/etc/x, secret:NAME:/s, or /x:/x for a path of the node."),
+    _many(
+        "-v",
+        "--mount",
+        metavar="SOURCE:PATH[:ro]",
+        text="claim:NAME:/data, host:/x:/x:ro, "
+        "config:NAME:/etc/x, secret:NAME:/s, or /x:/x for a path of the node.",
+    ),
     # the queue
-    _option("--queue", text="Queue. [default: the namespace's own]"),
+    _option("--queue", text="Queue. [default: the queue of the namespace]"),
     _option("-p", "--priority", type=click.IntRange(0, 1000), text="Higher first. [default: 50]"),
-    _option("--preemptible/--no-preemptible", text="May be stopped to give back lent room."),
-    _option("--suspend", is_flag=True, text="Hand it in, but hold it."),
+    _option("--preemptible/--no-preemptible", text="May be stopped to return borrowed quota."),
+    _option("--suspend", is_flag=True, text="Submit it suspended, until `resume`."),
     # where
-    _option("--gang/--no-gang", text="All members start together, or none. [default: gang]"),
-    _option("--movable/--no-movable", text="May be stopped and started elsewhere so that a "
-            "waiting run fits. [default: no]"),
-    _option("--pack", type=click.Choice(("binpack", "spread", "fragmentation")), text="How nodes "
-            "are filled."),
-    _option("--topology", metavar="LEVEL[!]", text="Keep members in one rack, zone ...; with ! "
-            "wait rather than spread."),
-    _many("--selector", metavar="KEY=VALUE", text="A label that nodes must have."),
-    _many("--toleration", metavar="KEY[=VALUE][:EFFECT]", text="A taint that is accepted; * all."),
-    # time and trouble
-    _option("--expected", metavar="TIME", text="Your estimate: 2h. Lets it fit into gaps."),
-    _option("--timeout", metavar="TIME", text="Running longer ends the attempt: 12h."),
-    _option("--start-timeout", metavar="TIME", text="All members must run this soon."),
-    _option("--ttl", metavar="TIME", text="Delete the record so long after the end: 1h."),
-    _option("--retries", type=click.IntRange(0, 1000), text="Further attempts, at most. "
-            "[default: 3]"),
-    _many("--retry-on", metavar="CAUSE", text="NodeLost, Preempted or Failed."),
-    _option("--restart", type=click.Choice(("pod", "role", "run")), text="What starts again when "
-            "a member fails."),
-    _option("--resize", type=click.Choice(("restart", "live")), text="How an elastic run changes."),
-    _option("--checkpoint", metavar="PATH", text="Where checkpoints lie."),
-    _option("--signal", text="Asks for a checkpoint and an end. [default: SIGTERM]"),
-    _option("--grace", metavar="TIME", text="Between that signal and SIGKILL. [default: 30s]"),
-    # names for it
+    _option("--gang/--no-gang", text="Start all replicas together or none. [default: gang]"),
+    _option(
+        "--movable/--no-movable",
+        text="May be restarted on other nodes so that a waiting run fits. [default: no]",
+    ),
+    _option(
+        "--pack",
+        type=click.Choice(("binpack", "spread", "fragmentation")),
+        text="Placement policy.",
+    ),
+    _option(
+        "--topology",
+        metavar="LEVEL[!]",
+        text="Keep replicas in one rack, zone ...; with ! wait until they fit into one.",
+    ),
+    _many("--selector", metavar="KEY=VALUE", text="Label that nodes must have."),
+    _many("--toleration", metavar="KEY[=VALUE][:EFFECT]", text="Tolerated taint; * tolerates all."),
+    # time and failures
+    _option("--expected", metavar="TIME", text="Expected duration: 2h. Allows backfill."),
+    _option("--timeout", metavar="TIME", text="Maximum duration of an attempt: 12h."),
+    _option("--start-timeout", metavar="TIME", text="Time in which all replicas must start."),
+    _option("--ttl", metavar="TIME", text="Delete the record this long after the end: 1h."),
+    _option(
+        "--retries", type=click.IntRange(0, 1000), text="Maximum number of retries. [default: 3]"
+    ),
+    _many("--retry-on", metavar="CAUSE", text="Cause to retry: NodeLost, Preempted or Failed."),
+    _option(
+        "--restart",
+        type=click.Choice(("pod", "role", "run")),
+        text="What restarts when a replica fails.",
+    ),
+    _option("--resize", type=click.Choice(("restart", "live")), text="How an elastic run resizes."),
+    _option("--checkpoint", metavar="PATH", text="Folder of the checkpoints."),
+    _option("--signal", text="Signal to checkpoint and exit. [default: SIGTERM]"),
+    _option("--grace", metavar="TIME", text="Time from the signal to SIGKILL. [default: 30s]"),
+    # metadata
     _many("-l", "--label", metavar="KEY=VALUE", text="Label of the run and its pods."),
     _many("-a", "--annotation", metavar="KEY=VALUE", text="Annotation of the run and its pods."),
-)  # fmt: skip
+)
 _NAMES = (
     "command", "file", "name", "workers", "role", "framework", "cpus", "memory", "shm", "gpus",
     "share", "gpu_model", "device", "port", "workdir", "workdir_limit", "image", "python",
@@ -158,80 +192,85 @@ _SAME = (
     "retries",
     "restart", "resize", "checkpoint", "signal", "grace",
 )  # fmt: skip
-"""Flags that are words of the SDK as they are."""
+"""Flags with the names of the SDK's options."""
 
 
 def _read(flags: dict[str, Any]) -> Job:
-    words: dict[str, Any] = {name: flags[name] for name in _SAME}
-    if words["framework"] == "horovod":
-        words["framework"] = "mpi"
-    words |= _workers(flags["workers"]) | _gpus(flags)
-    words["suspend"] = flags["suspend"] or None
-    words["keep"] = flags["ttl"]
-    words["requirements"] = [line for each in flags["requirements"] for line in _required(each)]
-    words["env"] = environment(flags["env"])
-    words["secrets"], words["configs"] = flags["env_secret"], flags["env_config"]
-    words["mounts"] = dict(_mount(each) for each in flags["mount"])
-    words["nodes"] = _pairs("--selector", flags["selector"])
-    words["tolerations"], words["retry_on"] = flags["toleration"], flags["retry_on"]
-    words["labels"] = _pairs("--label", flags["label"])
-    words["annotations"] = _pairs("--annotation", flags["annotation"])
-    words["ports"] = {name: _number("--port", port)
+    given: dict[str, Any] = {name: flags[name] for name in _SAME}
+    if given["framework"] == "horovod":
+        given["framework"] = "mpi"
+    given |= _workers(flags["workers"]) | _gpus(flags)
+    for name in ("memory", "shm"):
+        quantities.check_memory(f"--{name}", given[name])
+    given["suspend"] = flags["suspend"] or None
+    given["keep"] = flags["ttl"]
+    given["requirements"] = [line for each in flags["requirements"] for line in _required(each)]
+    given["env"] = environment(flags["env"])
+    given["secrets"], given["configs"] = flags["env_secret"], flags["env_config"]
+    given["mounts"] = dict(_mount(each) for each in flags["mount"])
+    given["nodes"] = _pairs("--selector", flags["selector"])
+    given["tolerations"], given["retry_on"] = flags["toleration"], flags["retry_on"]
+    given["labels"] = _pairs("--label", flags["label"])
+    given["annotations"] = _pairs("--annotation", flags["annotation"])
+    given["ports"] = {name: _number("--port", f"{name}={port}", port)
                       for name, port in _pairs("--port", flags["port"]).items()}  # fmt: skip
     if flags["workdir"] and not os.path.isdir(flags["workdir"]):
-        raise exits.CliError(
-            f"--workdir {flags['workdir']}: there is no such folder.",
-            "Check the path; `--workdir .` sends the folder you are in.",
-            exits.NOT_FOUND,
+        raise exit_codes.CliError(
+            f"--workdir {flags['workdir']}: the folder does not exist.",
+            "Check the path; `--workdir .` uploads the current folder.",
+            exit_codes.NOT_FOUND,
         )
-    said = {key: value for key, value in words.items() if value not in (None, "", {}, [], ())}
+    chosen = {key: value for key, value in given.items() if value not in (None, "", {}, [], ())}
     return Job(
-        tuple(flags["command"]), said, flags["file"] or "", flags["role"] or "",
+        tuple(flags["command"]), chosen, flags["file"] or "", flags["role"] or "",
         flags["workdir"] or "", _size("--workdir-limit", flags["workdir_limit"]),
     )  # fmt: skip
 
 
-def tell_forgotten(out: Output, job: Job) -> None:
-    """The first surprise of many: files of the folder one is in do not come along by themselves."""
-    if job.workdir or job.file or "image" in job.words:
+def hint_missing_workdir(out: Output, job: Job) -> None:
+    """Prints a hint if the command names a file of the current folder, which the job does not have
+    without --workdir."""
+    if job.workdir or job.file or "image" in job.options:
         return
     named = (word for word in job.command[:4] if not os.path.isabs(word) and os.path.isfile(word))
     if file := next(named, ""):
-        out.hint(f"{file} is in your folder, not in the job's; to send the folder: --workdir .")
+        out.hint(
+            f"The job does not have {file} of this folder; use --workdir . to upload the folder."
+        )
 
 
 def require_command(job: Job) -> None:
     if not job.command and not job.file:
-        raise exits.CliError(
+        raise exit_codes.CliError(
             "No command was given.",
             "Write it after two dashes: windlass run -- python train.py; or give -f FILE.",
-            exits.USAGE,
+            exit_codes.USAGE,
         )
 
 
 def wanted(job: Job) -> dict[str, Any]:
-    """The Run as a plain object. A file is checked by the server's own rules before it is sent,
-    because only here its lines are known; what flags say is left to the server."""
-    from windlass.sdk import runs
+    """The Run as a plain object. A file is validated here, because the server does not know its
+    lines; the server validates the flags."""
+    from windlass.sdk import run_builder
 
     require_command(job)
-    built = runs.build(job.command or ("true",), **job.words)
+    built = run_builder.build(job.command or ("true",), **job.options)
     value = _plain(built)
     if not job.file:
         return value
-    from windlass.cli import checking
-    from windlass.kinds import run as kind
+    from windlass.cli.lib import manifests
+    from windlass.kinds.types import run as kind
 
     document = _over_file(job, built, value)
     metadata = {"namespace": "default", **document.data["metadata"]}
     placed = dataclasses.replace(document, data={**document.data, "metadata": metadata})
-    checking.check([(kind.Run, placed)])
+    manifests.check([(kind.Run, placed)])
     found: dict[str, Any] = document.data
     return found
 
 
 def _plain(built: Any) -> dict[str, Any]:
-    """As `wire.to_dict`, for an object that came from nowhere: cheaper, and commands must start
+    """As `codec.to_dict` for an object that was built here; faster, because commands must start
     quickly."""
     import msgspec
 
@@ -250,22 +289,28 @@ def _without_nothing(value: Any) -> Any:
 
 
 def _over_file(job: Job, built: Any, flags: dict[str, Any]) -> Any:
-    """The file's document, with what the flags say over it."""
-    from windlass.cli import manifests
+    """The file's document, overridden by the flags."""
+    from windlass.cli.lib import manifests
 
     documents = [each for each in manifests.read_all((job.file,)) if each.data.get("kind") == "Run"]
     if len(documents) != 1:
-        raise exits.CliError(
-            f"{job.file} holds {len(documents)} runs; a job is exactly one.",
-            "Hand in several with: windlass apply -f FILE",
-            exits.INVALID,
+        raise exit_codes.CliError(
+            f"{job.file} contains {len(documents)} runs; this command takes exactly one.",
+            "Submit several runs with: windlass apply -f FILE",
+            exit_codes.INVALID,
         )
     document = documents[0]
     value = document.data
+    if "gpu_models" in job.options and "gpus" not in job.options:
+        raise exit_codes.CliError(
+            f"--gpu-model needs --gpus or --share here, because {job.file} may request other GPUs.",
+            "Give the number, too: --gpus 1.",
+            exit_codes.USAGE,
+        )
     metadata, spec = value.setdefault("metadata", {}), value.setdefault("spec", {})
     over = _explicit(job, built, flags)
     role = over["spec"].pop("roles")[0]
-    if "name" in job.words or not (metadata.get("name") or metadata.get("generateName")):
+    if "name" in job.options or not (metadata.get("name") or metadata.get("generateName")):
         metadata["name"] = built.metadata.name
     for part in ("labels", "annotations"):
         _merge(metadata, {part: over["metadata"].get(part)})
@@ -289,8 +334,8 @@ def _role(job: Job, spec: dict[str, Any]) -> dict[str, Any]:
             found: dict[str, Any] = each
             return found
     names = ", ".join(str(each.get("name", "worker")) for each in roles)
-    raise exits.CliError(
-        f"{job.file} has no role {job.role!r}.", f"It has: {names}.", exits.NOT_FOUND
+    raise exit_codes.CliError(
+        f"{job.file} has no role {job.role!r}.", f"It has: {names}.", exit_codes.NOT_FOUND
     )
 
 
@@ -316,13 +361,12 @@ _ROLE_PLACES = {
 
 
 def _explicit(job: Job, built: Any, flags: dict[str, Any]) -> dict[str, Any]:
-    """The object of the flags, where what was said stands although it equals the default: it must
-    win over the file."""
+    """The object of the flags, with given values that equal the default: they override the file."""
     for word, path in _PLACES.items():
-        if word in job.words:
+        if word in job.options:
             _put(flags, path, built)
     for word, path in _ROLE_PLACES.items():
-        if word in job.words:
+        if word in job.options:
             _put(flags["spec"]["roles"][0], path, built.spec.roles[0])
     return flags
 
@@ -352,10 +396,10 @@ def environment(given: Iterable[str]) -> dict[str, str]:
     for entry in given:
         name, equals, value = entry.partition("=")
         if not equals and name not in os.environ:
-            raise exits.CliError(
-                f"--env {name} passes on your own variable {name}, but it is not set.",
+            raise exit_codes.CliError(
+                f"--env {name} copies your variable {name}, but it is not set.",
                 f"Set it, or write --env {name}=VALUE.",
-                exits.USAGE,
+                exit_codes.USAGE,
             )
         found[name] = value if equals else os.environ[name]
     return found
@@ -377,30 +421,36 @@ def _workers(text: str | None) -> dict[str, int]:
 def _gpus(flags: dict[str, Any]) -> dict[str, Any]:
     gpus, share = flags["gpus"], flags["share"]
     if gpus and share:
-        raise exits.CliError(
-            "--gpus and --share exclude each other.",
+        raise exit_codes.CliError(
+            "--gpus and --share cannot be combined.",
             "A share is a part of one GPU: give --share 1/4 alone.",
-            exits.USAGE,
+            exit_codes.USAGE,
         )
     if gpus is not None and not gpus.isdigit():
         raise _wrong("--gpus", gpus, "a whole number; parts of one are given with --share 1/4")
     if share is not None and not _is_fraction(share):
         raise _wrong("--share", share, "a part of one device, such as 1/4")
-    words: dict[str, Any] = {"gpus": share or gpus, "gpu_models": list(flags["gpu_model"])}
+    if flags["gpu_model"] and gpus is not None and int(gpus) == 0:
+        raise exit_codes.CliError(
+            "--gpu-model needs a GPU, and --gpus 0 asks for none.",
+            "Leave out --gpu-model, or ask for at least one GPU.",
+            exit_codes.USAGE,
+        )
+    options: dict[str, Any] = {"gpus": share or gpus, "gpu_models": list(flags["gpu_model"])}
     devices: dict[str, int] = {}
     for entry in flags["device"]:
         pair, _, model = entry.partition(":")
         kind, equals, count = pair.partition("=")
-        number = _number("--device", count) if equals else 1
+        number = _number("--device", entry, count) if equals else 1
         if kind == "gpu":
-            words["gpus"] = str(number)
+            options["gpus"] = str(number)
         else:
             devices[kind] = number
         if model:
             if kind != "gpu":
-                raise _wrong("--device", entry, "KIND or KIND=N; models are told apart for gpu")
-            words["gpu_models"] += model.split(",")
-    return {**words, "devices": devices}
+                raise _wrong("--device", entry, "KIND or KIND=N; only gpu takes a model")
+            options["gpu_models"] += model.split(",")
+    return {**options, "devices": devices}
 
 
 def _is_fraction(text: str) -> bool:
@@ -429,10 +479,10 @@ def _required(entry: str) -> list[str]:
         with open(entry, encoding="utf-8") as file:
             lines = [line.split(" #")[0].strip() for line in file]
     except OSError as problem:
-        raise exits.CliError(
+        raise exit_codes.CliError(
             f"The requirements file {entry} cannot be read: {problem.strerror}.",
             "Check the path; a package is named without a folder: -r numpy",
-            exits.NOT_FOUND,
+            exit_codes.NOT_FOUND,
         ) from None
     return [line for line in lines if line and not line.startswith("#")]
 
@@ -447,14 +497,14 @@ def _pairs(flag: str, entries: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _number(flag: str, text: str) -> int:
+def _number(flag: str, entry: str, text: str) -> int:
     if not text.isdigit():
-        raise _wrong(flag, text, "a number")
+        raise _wrong(flag, entry, f"a whole number instead of {text!r}")
     return int(text)
 
 
 def _size(flag: str, text: str | None) -> int | None:
-    from windlass.kinds import quantity
+    from windlass.kinds.values import quantity
 
     try:
         return None if text is None else quantity.whole(text)
@@ -462,5 +512,7 @@ def _size(flag: str, text: str | None) -> int | None:
         raise _wrong(flag, str(text), "a size such as 2Gi") from None
 
 
-def _wrong(flag: str, value: str, right: str) -> exits.CliError:
-    return exits.CliError(f"{flag} {value} cannot be used.", f"Write {right}.", exits.USAGE)
+def _wrong(flag: str, value: str, right: str) -> exit_codes.CliError:
+    return exit_codes.CliError(
+        f"{flag} {value} cannot be used.", f"Write {right}.", exit_codes.USAGE
+    )

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from windlass.cli import exits
+from windlass.cli.lib import exit_codes
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from windlass.kinds.meta import Object
+    from windlass.kinds.types.meta import Object
 
 
 _COMPLETION_SECONDS = 1.5
 
 
-class KindWord(click.ParamType[str]):
-    """A kind by any of its names; `run/train` is taken apart by `split`."""
+class KindName(click.ParamType[str]):
+    """A kind by any of its names; `split` separates `run/train`."""
 
     name = "kind"
 
@@ -46,35 +46,35 @@ def complete_names(
 
     from click.shell_completion import CompletionItem
 
-    from windlass.cli import base, client
+    from windlass.cli.lib import base, client_session
 
     given = ctx.params
     places = {key: str(given.get(key) or "") for key in ("state", "kubeconfig", "context")}
     target = base.Target(**places, namespace=str(given.get("namespace") or ""))
 
-    async def ask(session: client.Session) -> list[str]:
+    async def ask(session: client_session.Session) -> list[str]:
         kind = kind_of(str(given.get("kind") or "run"))
         async with asyncio.timeout(_COMPLETION_SECONDS):
             return [obj.name for obj in (await session.store.list(kind, session.place(kind))).items]
 
     try:
-        names = client.call(target, ask)
-    except (exits.CliError, TimeoutError):
+        names = client_session.call(target, ask)
+    except (exit_codes.CliError, TimeoutError):
         return []
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 def kind_of(word: str) -> type[Object]:
-    """The kind that a word means."""
+    """The kind with this name, plural or short name."""
     from windlass.kinds import registry
 
     found = registry.by_word().get(word.lower())
     if found is not None:
         return found
-    raise exits.CliError(
+    raise exit_codes.CliError(
         f"There is no kind {word!r}.{did_you_mean(word, registry.by_word())}",
         "Kinds: " + ", ".join(sorted(kind.resource.plural for kind in registry.ALL)) + ".",
-        exits.NOT_FOUND,
+        exit_codes.NOT_FOUND,
     )
 
 
@@ -87,11 +87,11 @@ def kind_of_document(data: dict[str, Any], place: str) -> type[Object]:
     if found is not None:
         return found
     if not version or not word:
-        lacking = "apiVersion" if not version else "kind"
-        raise exits.CliError(
-            f"{place}: the object has no {lacking}.",
+        missing = "apiVersion" if not version else "kind"
+        raise exit_codes.CliError(
+            f"{place}: the object has no {missing}.",
             "For a job write apiVersion: windlass.dev/v1alpha1 and kind: Run.",
-            exits.INVALID,
+            exit_codes.INVALID,
         )
     same = [k for k in registry.ALL if k.resource.kind.lower() == str(word).lower()]
     if same:
@@ -100,25 +100,25 @@ def kind_of_document(data: dict[str, Any], place: str) -> type[Object]:
     else:
         remedy = "Kinds: " + ", ".join(sorted(k.resource.kind for k in registry.ALL)) + "."
     near = did_you_mean(str(word), [k.resource.kind for k in registry.ALL])
-    raise exits.CliError(
-        f"{place}: Windlass does not know {version} {word}.{near}", remedy, exits.INVALID
+    raise exit_codes.CliError(
+        f"{place}: Windlass does not know {version} {word}.{near}", remedy, exit_codes.INVALID
     )
 
 
 def seconds(flag: str, text: str) -> int:
     """`90s`, `5m`, `2h`, `1d` as seconds."""
-    from windlass.kinds import duration
+    from windlass.kinds.values import duration
 
     try:
         return max(1, round(duration.milliseconds(text) / 1000))
     except ValueError:
-        raise exits.CliError(
-            f"{flag} {text} is no length of time.", "Write 90s, 5m, 2h or 1d12h.", exits.USAGE
+        raise exit_codes.CliError(
+            f"{flag} {text} is not a duration.", "Write 90s, 5m, 2h or 1d12h.", exit_codes.USAGE
         ) from None
 
 
 def split(kind_word: str, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """`run/train` and `run train` mean the same."""
+    """The kind and the names of `run/train` or `run train`."""
     if "/" in kind_word:
         kind_word, _, name = kind_word.partition("/")
         return kind_word, (name, *names)
@@ -126,7 +126,7 @@ def split(kind_word: str, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]
 
 
 def did_you_mean(word: str, known: Any) -> str:
-    """` Did you mean 'runs'?`, or nothing when nothing is near."""
+    """` Did you mean 'runs'?`; empty if no known name is near."""
     import difflib
 
     near = difflib.get_close_matches(word.lower(), {str(name).lower(): name for name in known}, 1)

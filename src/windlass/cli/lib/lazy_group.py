@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from windlass.cli.lib.output import noticing_closed_pipes
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
 class Entry(NamedTuple):
-    """Where a command lives and what it says about itself."""
+    """The module of a command, and its one-line help."""
 
     target: str
     """`module:attribute`"""
@@ -30,6 +32,14 @@ class LazyGroup(click.Group):
         super().__init__(**attributes)
         self.sections = sections
         self.entries = {name: entry for part in sections.values() for name, entry in part.items()}
+
+    def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
+        with noticing_closed_pipes():  # here click prints help
+            return super().make_context(*arguments, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with noticing_closed_pipes():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(self.entries)

@@ -1,4 +1,4 @@
-"""Text that is shown again and again in the same place of a terminal."""
+"""Text that is refreshed in place on a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from windlass.cli.output import Output, flush
+from windlass.cli.lib.output import Output, flush, noticing_closed_pipes
 
 
 def stdout() -> TextIO:
@@ -14,7 +14,7 @@ def stdout() -> TextIO:
 
 
 class Screen:
-    """Overwrites what it showed last; where there is no terminal, prints one after the other."""
+    """Overwrites the last text on a terminal; elsewhere prints one text after the other."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
@@ -31,17 +31,18 @@ class Screen:
             return
         import shutil
 
-        room = max(3, shutil.get_terminal_size((80, 24)).lines - 1)
-        shown = list(lines[:room])
+        height = max(3, shutil.get_terminal_size((80, 24)).lines - 1)
+        shown = list(lines[:height])
         back = f"\x1b[{self._height}F" if self._height else ""
-        # Each line is cleared to its end, and what is left of a longer page below it.
-        sys.stdout.write(back + "".join(f"{line}\x1b[K\n" for line in shown) + "\x1b[J")
+        # Clears each line to its end, and what remains of a longer text below.
+        with noticing_closed_pipes():
+            sys.stdout.write(back + "".join(f"{line}\x1b[K\n" for line in shown) + "\x1b[J")
         self._height = len(shown)
         flush()
 
 
 def bar(out: Output, part: float, width: int = 20) -> str:
-    """`███████░░░░░`; in plain letters where the terminal knows no others."""
+    """`███████░░░░░`; in ASCII where stdout cannot encode these characters."""
     full = round(max(0.0, min(1.0, part)) * width)
     filled, empty = ("█", "░") if out.encodes("█░") else ("#", ".")
     return filled * full + empty * (width - full)

@@ -1,27 +1,34 @@
-"""Objects out of files: YAML with several documents, or JSON, each with the line of every field.
+"""Reads objects from files (YAML with several documents, or JSON) with the line of every field.
 
-Called by `apply` and `delete`. It reads and points; it neither validates nor sends anything.
+`check` validates them before any is sent; each problem names its line.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from windlass.cli import exits
+from windlass.cli.lib import exit_codes
+from windlass.cli.lib.flags import field_flags
+from windlass.kinds import registry, validate
+from windlass.kinds.types.meta import Object
+from windlass.kinds.values import duplicate_keys
 
+_SHOWN_DUPLICATES = 5
+_UNKNOWN = re.compile(r'unknown field "([^"]+)"')
 _SUFFIXES = (".yaml", ".yml", ".json")
 _Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Document:
-    """One object as a file has it."""
+    """One object of a file."""
 
     source: str
     """The file's name, or `stdin`."""
@@ -32,7 +39,7 @@ class Document:
     """`spec.roles[0].command` -> its line in the file."""
 
     def place(self, field: str = "") -> str:
-        """`file.yaml:12` for a field, or the nearest part above it that the file has."""
+        """`file.yaml:12` for a field, or for its nearest parent in the file."""
         while field not in self.lines and field:
             field = field[: max(field.rfind("."), field.rfind("["), 0)]
         line = self.lines.get(field)
@@ -43,10 +50,10 @@ def read_all(names: tuple[str, ...]) -> list[Document]:
     """All documents of files, folders (not those below them) and `-` for stdin, in order."""
     documents = [document for name in names for document in _read(name)]
     if not documents:
-        raise exits.CliError(
+        raise exit_codes.CliError(
             f"No objects found in {', '.join(names)}.",
-            "A file holds objects with apiVersion, kind and metadata; see `windlass explain run`.",
-            exits.INVALID,
+            "An object has apiVersion, kind and metadata; see `windlass explain run`.",
+            exit_codes.INVALID,
         )
     return documents
 
@@ -58,11 +65,77 @@ def parse(text: str, source: str) -> list[Document]:
         nodes = list(yaml.compose_all(text, Loader=_Loader))
     except (yaml.YAMLError, ValueError) as problem:
         raise _unreadable(source, problem) from None
+    _refuse_duplicate_keys(nodes, source)
     for number, node in enumerate((n for n in nodes if n is not None), 1):
         if node.tag == "tag:yaml.org,2002:null":
             continue
         found += _document(node, source, number)
     return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fault:
+    """One problem at one place of a file."""
+
+    place: str
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        if typed := field_flags.line(self.field, self.message):
+            return typed
+        return ": ".join(part for part in (self.place, self.field, self.message) if part)
+
+
+def check(documents: Iterable[tuple[type[Object], Document]]) -> None:
+    """Raises with every problem of every document.
+
+    The project knows only part of Kubernetes' own kinds, so the server checks their fields.
+    """
+    faults = [fault for kind, document in documents for fault in _faults(kind, document)]
+    if not faults:
+        return
+    plural = "problem was" if len(faults) == 1 else "problems were"
+    raise exit_codes.CliError(
+        f"{len(faults)} {plural} found; nothing was sent.",
+        "\n".join(str(fault) for fault in faults),
+        exit_codes.INVALID,
+    )
+
+
+def refuse_repeated(documents: Iterable[tuple[type[Object], Document]], namespace: str) -> None:
+    """Raises if two documents describe the same object. `namespace` is that of objects which name
+    none."""
+    places: dict[tuple[str, str, str], str] = {}
+    for kind, document in documents:
+        metadata = document.data["metadata"]
+        name = metadata.get("name")
+        if not name:
+            continue
+        own = metadata.get("namespace") or namespace if kind.resource.namespaced else ""
+        place = document.place("metadata.name")
+        first = places.setdefault((kind.resource.kind, own, name), place)
+        if first != place:
+            raise exit_codes.CliError(
+                f"{kind.resource.singular}/{name} is described twice, in {first} and in {place}; "
+                "nothing was sent.",
+                "Remove one of them, or give it another name.",
+                exit_codes.INVALID,
+            )
+
+
+def _refuse_duplicate_keys(nodes: Iterable[Any], source: str) -> None:
+    try:
+        found = [each for node in nodes if node is not None for each in duplicate_keys.find(node)]
+    except RecursionError as problem:
+        raise _unreadable(source, problem) from None
+    if found:
+        raise exit_codes.CliError(
+            f"{source}: {'; '.join(map(str, found[:_SHOWN_DUPLICATES]))}.",
+            "YAML would use the last value and ignore the others: remove those that you do not "
+            "mean.",
+            exit_codes.INVALID,
+        )
 
 
 def _read(name: str) -> Iterator[Document]:
@@ -78,11 +151,13 @@ def _read(name: str) -> Iterator[Document]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise exits.CliError(
-            f"There is no file {name}.", "Check the path; `-f -` reads stdin.", exits.NOT_FOUND
+        raise exit_codes.CliError(
+            f"There is no file {name}.", "Check the path; `-f -` reads stdin.", exit_codes.NOT_FOUND
         ) from None
     except (OSError, UnicodeDecodeError) as problem:
-        raise exits.CliError(f"{name} cannot be read: {problem}.", "", exits.FAILED) from None
+        raise exit_codes.CliError(
+            f"{name} cannot be read: {problem}.", "", exit_codes.FAILED
+        ) from None
     yield from parse(text, name)
 
 
@@ -94,10 +169,10 @@ def _document(node: Any, source: str, number: int) -> Iterator[Document]:
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
         raise _unreadable(source, problem) from None
     if not isinstance(data, dict):
-        raise exits.CliError(
+        raise exit_codes.CliError(
             f"{source}:{node.start_mark.line + 1} is not an object but a {type(data).__name__}.",
             "An object begins with apiVersion, kind and metadata.",
-            exits.INVALID,
+            exit_codes.INVALID,
         )
     if data.get("kind") == "List" and isinstance(data.get("items"), list):
         for index, item in enumerate(data["items"]):
@@ -114,7 +189,7 @@ def _document(node: Any, source: str, number: int) -> Iterator[Document]:
 
 
 def _construct(node: Any) -> Any:
-    """The value of a node, with dates and the like left as the text they were written as."""
+    """The value of a node; dates stay text."""
     loader = _Loader("")
     try:
         return _plain(loader.construct_document(node))
@@ -148,12 +223,34 @@ def _note_lines(node: Any, path: str, lines: dict[str, int]) -> None:
             _note_lines(item, f"{path}[{index}]", lines)
 
 
-def _unreadable(source: str, problem: Exception) -> exits.CliError:
+def _unreadable(source: str, problem: Exception) -> exit_codes.CliError:
     mark = getattr(problem, "problem_mark", None)
     where = f"{source}:{mark.line + 1}" if mark else source
     what = getattr(problem, "problem", None) or str(problem).splitlines()[0]
-    return exits.CliError(
+    return exit_codes.CliError(
         f"{where} is not valid YAML or JSON: {what}.",
         "Check the indentation and the quotes on that line and the one above.",
-        exits.INVALID,
+        exit_codes.INVALID,
     )
+
+
+def _faults(kind: type[Object], document: Document) -> Iterable[Fault]:
+    own = kind in registry.OWN
+    metadata = document.data.get("metadata")
+    if not isinstance(metadata, dict) or not (metadata.get("name") or metadata.get("generateName")):
+        yield Fault(
+            document.place("metadata"), "metadata.name", "Required value: the object needs a name"
+        )
+        return
+    if not own:
+        return
+    named = document.data
+    if not metadata.get("name"):  # the server, or the submission, completes it
+        named = {**named, "metadata": {**metadata, "name": f"{metadata['generateName']}00000"}}
+    pruned, unknown = validate.prune(kind, named)
+    for message in unknown:
+        found = _UNKNOWN.search(message)
+        field = found[1] if found else ""
+        yield Fault(document.place(field), "", message)
+    for problem in validate.validate(kind, validate.defaulted(kind, pruned), None):
+        yield Fault(document.place(problem.path), problem.path, problem.message)

@@ -1,6 +1,6 @@
-"""Everything a command prints goes through here: for people, as JSON, or quietly.
+"""Everything a command prints is written by `Output`: as text, as JSON, or names only.
 
-Three modes. *human*: words and tables on stdout. *json*: exactly one document on stdout (or one
+Three modes. *human*: text and tables on stdout. *json*: exactly one document on stdout (or one
 per line for streams). *quiet*: names only. Hints and progress go to stderr, and only in human
 mode, so stdout can always be piped. Colour only on a terminal and without NO_COLOR; symbols only
 where the stream can encode them. Rich is imported for the spinner alone, and only on a terminal.
@@ -12,12 +12,12 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal, TextIO
 
 import click
 
-from windlass.cli import exits
+from windlass.cli.lib import exit_codes
 
 Mode = Literal["human", "json", "quiet"]
 
@@ -25,8 +25,13 @@ _SHORT = 10
 _COLOURS = {"ok": "green", "limited": "yellow", "missing": "red"}
 
 
+class PipeClosed(Exception):
+    """The program that reads the output has ended, as `head` does. Not an OSError: that would look
+    like a broken connection to the server."""
+
+
 class Output:
-    """Where one invocation of the CLI speaks."""
+    """The output of one invocation of the CLI."""
 
     def __init__(self, mode: Mode = "human") -> None:
         self.mode: Mode = mode
@@ -41,7 +46,7 @@ class Output:
             _write(sys.stdout, text)
 
     def raw(self, text: str) -> None:
-        """Text that is the very result (YAML, a log line, a script), in every mode."""
+        """Text that is the result itself (YAML, a log line, a script), in every mode."""
         _write(sys.stdout, text)
 
     def hint(self, text: str) -> None:
@@ -50,12 +55,12 @@ class Output:
             _write(sys.stderr, self.style(text, sys.stderr, dim=True))
 
     def warn(self, text: str) -> None:
-        """Something the user should know though it worked; on stderr in every mode but quiet."""
+        """A problem that did not make the command fail; on stderr in every mode but quiet."""
         if self.mode != "quiet":
             _write(sys.stderr, self.style("warning: ", sys.stderr, fg="yellow") + text)
 
     def result(self, data: Any, *, names: Iterable[str] = ()) -> None:
-        """The outcome for programs: `data` as JSON, or the names one per line when quiet."""
+        """The result for programs: `data` as JSON, or the names one per line in quiet mode."""
         if self.mode == "json":
             _write(sys.stdout, _dump(data, indent=2))
         elif self.mode == "quiet":
@@ -63,13 +68,13 @@ class Output:
                 _write(sys.stdout, name)
 
     def item(self, data: Any, *, name: str = "") -> None:
-        """One element of a stream: a JSON document on one line, or the name when quiet."""
+        """One element of a stream: a JSON document on one line, or the name in quiet mode."""
         if self.mode == "json":
             _write(sys.stdout, _dump(data))
         elif self.mode == "quiet" and name:
             _write(sys.stdout, name)
 
-    def error(self, message: str, remedy: str = "", code: int = exits.FAILED) -> None:
+    def error(self, message: str, remedy: str = "", code: int = exit_codes.FAILED) -> None:
         if self.mode == "json":
             fault = {"message": message, "remedy": remedy, "code": code}
             _write(sys.stderr, _dump({"error": fault}))
@@ -78,22 +83,40 @@ class Output:
         for line in remedy.splitlines():
             _write(sys.stderr, "  " + line)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Aligned columns for people; on a terminal never wider than it."""
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        numbers: Collection[str] = (),
+    ) -> None:
+        """Aligned columns for people; never wider than the terminal."""
         if self.human:
-            for line in self.table_lines(columns, rows):
+            for line in self.table_lines(columns, rows, numbers=numbers):
                 _write(sys.stdout, line)
 
-    def table_lines(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    def table_lines(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        numbers: Collection[str] = (),
+        whole: bool = False,
+    ) -> Iterator[str]:
+        """`numbers`: columns that are never cut, and dropped last. `whole`: nothing is cut, however
+        narrow the terminal is."""
         cells = [[_one_line(cell) for cell in row] for row in (columns, *rows)]
         widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-        if sys.stdout.isatty():
-            widths = _squeeze(widths, [len(column) for column in columns], terminal_width())
+        if sys.stdout.isatty() and not whole:
+            kept = [column in numbers for column in columns]
+            headers = [len(column) for column in columns]
+            widths = _squeeze(widths, headers, kept, terminal_width())
         for row in cells:
-            # Columns without a width have no room on this terminal.
+            # Columns without a width do not fit on this terminal.
             fitted = (
                 self._fit(cell, width).ljust(width)
-                for cell, width in zip(row, widths, strict=False)
+                for cell, width in zip(row, widths, strict=True)
+                if width
             )
             yield "  ".join(fitted).rstrip()
 
@@ -102,11 +125,11 @@ class Output:
         return self.style(f"{state:9}", sys.stdout, fg=_COLOURS.get(state))
 
     def encodes(self, text: str) -> bool:
-        """Whether stdout can show it."""
+        """Whether the encoding of stdout has these characters."""
         return _encodes(sys.stdout, text)
 
     def more(self) -> str:
-        """What stands for text that was cut off."""
+        """The mark for text that was cut off."""
         return "…" if _encodes(sys.stdout, "…") else "..."
 
     def style(self, text: str, stream: TextIO, **how: Any) -> str:
@@ -115,8 +138,8 @@ class Output:
 
     @contextlib.contextmanager
     def progress(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Shows that something is under way: a spinner on a terminal, else a plain line. Yields
-        what changes the words of the spinner."""
+        """Shows progress: a spinner on a terminal, else one line. Yields a function that changes
+        the text of the spinner."""
         if not self.human:
             yield _ignore
         elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
@@ -131,13 +154,15 @@ class Output:
             yield _ignore
 
     def confirm(self, question: str, flag: str) -> None:
-        """Asks; raises unless the answer is yes. Where nobody can answer, names the flag."""
+        """Asks; raises unless the answer is yes. Without a terminal, the error names the flag."""
         if not (self.human and sys.stdin.isatty()):
-            raise exits.CliError(
-                f"{question} Nobody is here to answer.", f"Pass {flag} to go on.", exits.USAGE
+            raise exit_codes.CliError(
+                f"{question} There is no terminal to ask on.",
+                f"Use {flag} to confirm.",
+                exit_codes.USAGE,
             )
         if not click.confirm(question, err=True):
-            raise exits.CliError("Nothing was done.", "")
+            raise exit_codes.CliError("Cancelled; nothing was changed.", "")
 
     def _fit(self, cell: str, width: int) -> str:
         if len(cell) <= width:
@@ -151,24 +176,45 @@ def terminal_width() -> int:
 
 
 def flush() -> None:
-    """Pushes out what is buffered, so that a closed pipe is noticed while it can be handled."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    """Flushes both streams, so that a closed pipe raises while the error can be handled."""
+    with noticing_closed_pipes():
+        sys.stdout.flush()
+        sys.stderr.flush()
 
 
-def _squeeze(widths: list[int], headers: list[int], room: int) -> list[int]:
-    """Widths that fit: the last columns go first, then wide ones shrink, the name's last of all.
-    Short ones are never cut: half a word or half a number tells nothing."""
-    least = [min(widths[0], room // 2)]
-    least += [min(w, max(low, _SHORT)) for w, low in zip(widths[1:], headers[1:], strict=True)]
-    while len(least) > 1 and sum(least) + 2 * (len(least) - 1) > room:
-        least.pop()
-    widths = widths[: len(least)]
-    while sum(widths) + 2 * (len(widths) - 1) > room:
+@contextlib.contextmanager
+def noticing_closed_pipes() -> Iterator[None]:
+    """Around everything that writes to stdout or stderr: raises `PipeClosed`."""
+    try:
+        yield
+    except BrokenPipeError as problem:
+        raise PipeClosed from problem
+
+
+def _squeeze(widths: list[int], headers: list[int], whole: list[bool], available: int) -> list[int]:
+    """Column widths that fit; 0: the column is dropped. The last columns are dropped first, those
+    that must stay whole after the others; then wide ones shrink, the name last of all. Short
+    columns are never cut: half a number is worse than none."""
+    least = [min(widths[0], available // (4 if any(whole) else 2))]
+    least += [
+        width if keep else min(width, max(low, _SHORT))
+        for width, low, keep in zip(widths[1:], headers[1:], whole[1:], strict=True)
+    ]
+    droppable = sorted(range(1, len(widths)), key=lambda i: (whole[i], -i))
+    for i in droppable:
+        if _total(least) > available:
+            least[i] = 0
+    widths = [width if low else 0 for width, low in zip(widths, least, strict=True)]
+    while _total(widths) > available:
         spare = [width - low for width, low in zip(widths, least, strict=True)]
-        widest = max(range(len(widths)), key=lambda i: (i > 0 and spare[i] > 0, widths[i]))
-        widths[widest] -= 1
+        shrinkable = [i for i in range(1, len(widths)) if spare[i] > 0] or [0]
+        widths[max(shrinkable, key=lambda i: widths[i])] -= 1
     return widths
+
+
+def _total(widths: Sequence[int]) -> int:
+    shown = [width for width in widths if width]
+    return sum(shown) + 2 * (len(shown) - 1)
 
 
 def _one_line(cell: str) -> str:
@@ -191,7 +237,8 @@ def _write(stream: TextIO, text: str) -> None:
     if not _encodes(stream, text):
         encoding = getattr(stream, "encoding", None) or "ascii"
         text = text.encode(encoding, "backslashreplace").decode(encoding)
-    stream.write(text + "\n")
+    with noticing_closed_pipes():
+        stream.write(text + "\n")
 
 
 def _dump(data: Any, indent: int | None = None) -> str:

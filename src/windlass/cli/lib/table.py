@@ -1,12 +1,12 @@
-"""Objects as rows for people, by the columns that each kind declares; and as YAML."""
+"""Objects as table rows, by the columns that each kind declares; and as YAML."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from windlass.kinds import ages, jsonpath, times
-from windlass.kinds.resources import Column, Resource
+from windlass.kinds.types.resource import Column, Resource
+from windlass.kinds.values import ages, jsonpath, times
 
 
 def columns(resource: Resource, wide: bool) -> list[Column]:
@@ -38,5 +38,5 @@ def _cell(column: Column, obj: dict[str, Any]) -> str:
     if not found:
         return "-"
     if column.type == "date":
-        return ages.told(str(found[0]), times.now())
+        return ages.age(str(found[0]), times.now())
     return " ".join(value if isinstance(value, str) else json.dumps(value) for value in found)

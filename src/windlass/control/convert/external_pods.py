@@ -1,9 +1,9 @@
-"""Other people's pods as the core sees them: one pod is a member, with all it asks of its node.
+"""External pods in the model of the core: one pod is one replica, with all its constraints.
 
-A pod with `schedulerName: windlass` that nobody has bound yet waits like a Run does; a bound pod
-holds its room, whoever bound it. What kube-scheduler's filters read of a pod is read here into
-`facts.Role`; a differential test holds the two together. Pure. `control.podunits` makes units of
-them, `control.binding` carries out what is decided.
+A pod with `schedulerName: windlass` that is not bound waits like a Run; a bound pod uses its
+capacity, whichever scheduler bound it. The fields that kube-scheduler's filters read are converted
+here to `types.Role`; a differential test compares the two. Pure. `control.convert.pod_workloads`
+builds workloads of them, `control.scheduler.pod_binder` executes decisions.
 """
 
 from __future__ import annotations
@@ -14,35 +14,34 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from windlass.control import members
-from windlass.core import facts
-from windlass.core.constraints import NAME_FIELD
-from windlass.core.constraints import holds as holds
-from windlass.core.ports import host_port
-from windlass.kinds import kubernetes, placing
+from windlass.control.model import members, selectors
+from windlass.core.cluster.constraints import NAME_FIELD
+from windlass.core.cluster.constraints import holds as holds
+from windlass.core.cluster.host_ports import host_port
+from windlass.core.model import types
 from windlass.kinds.reasons import Reason
+from windlass.kinds.types import core, pod_placement
 
 LABEL_QUEUE = "windlass.dev/queue"
 MOST_DEVICES = 1024
-"""Of one kind that a pod is counted for at most."""
+"""The most devices of one kind that are counted for a pod."""
 RESOURCE = "resource:"
-"""What the capability begins with by which a node says that it counts an extended resource."""
-NOBODY = ""
-"""Stands in a set of namespaces when a selector finds none: no pod is in it."""
-_NEVER = facts.Requirement("", "In", ())
+"""The prefix of the capability of a node that counts an extended resource."""
+NO_NAMESPACE = ""
+"""In a set of namespaces when a selector matches none: no pod is in it."""
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
 
-Namespaces = Callable[[placing.LabelSelector], frozenset[str]]
-"""Which namespaces a selector finds."""
+Namespaces = Callable[[pod_placement.LabelSelector], frozenset[str]]
+"""The namespaces that a selector matches."""
 
 
-def is_ours(pod: kubernetes.Pod) -> bool:
-    """Ours to place: it asks for us, and it is no member of a Run."""
+def is_ours(pod: core.Pod) -> bool:
+    """Whether this scheduler places it: its schedulerName, and no replica of a Run."""
     return pod.spec.scheduler_name == members.SCHEDULER and not members.owner_uid(pod)
 
 
-def waits(pod: kubernetes.Pod) -> bool:
-    """Ours, without a node, and nothing says that it must not be considered."""
+def waits(pod: core.Pod) -> bool:
+    """Of this scheduler, without a node, and without a scheduling gate."""
     return (
         is_ours(pod)
         and not pod.spec.node_name
@@ -52,8 +51,8 @@ def waits(pod: kubernetes.Pod) -> bool:
     )
 
 
-def held(pod: kubernetes.Pod) -> tuple[Reason, str] | None:
-    """Why it may not start whatever is free."""
+def unsupported(pod: core.Pod) -> tuple[Reason, str] | None:
+    """Why it may not start, whatever the free capacity."""
     if pod.spec.resource_claims:
         return (
             Reason.UNSUPPORTED,
@@ -63,8 +62,8 @@ def held(pod: kubernetes.Pod) -> tuple[Reason, str] | None:
     return None
 
 
-def selects_namespaces(pod: kubernetes.Pod) -> bool:
-    """Whether what it asks for depends on labels of namespaces."""
+def selects_namespaces(pod: core.Pod) -> bool:
+    """Whether its requirements depend on labels of namespaces."""
     wanted = pod.spec.affinity
     if wanted is None:
         return False
@@ -74,8 +73,8 @@ def selects_namespaces(pod: kubernetes.Pod) -> bool:
     return any(term.namespace_selector is not None for term in terms)
 
 
-def claims(pod: kubernetes.Pod) -> list[str]:
-    """Names of the claims that it mounts, those that are made for it alone included."""
+def claims(pod: core.Pod) -> list[str]:
+    """Names of the claims that it mounts, including its ephemeral ones."""
     found = []
     for volume in pod.spec.volumes or ():
         named = volume.get("persistentVolumeClaim")
@@ -86,18 +85,18 @@ def claims(pod: kubernetes.Pod) -> list[str]:
     return found
 
 
-def priority(pod: kubernetes.Pod) -> int:
+def priority(pod: core.Pod) -> int:
     return pod.spec.priority or 0
 
 
-def role(pod: kubernetes.Pod, name: str, namespaces: Namespaces) -> facts.Role:
-    """One member: what it needs, where it may be, and whom it wants near."""
+def role(pod: core.Pod, name: str, namespaces: Namespaces) -> types.Role:
+    """One replica: its requests, its constraints and its affinities."""
     amounts = members.pod_amounts(pod)
     requests, needs = devices(amounts)
-    return facts.Role(
+    return types.Role(
         name=name,
-        least=1,
-        most=1,
+        min_count=1,
+        max_count=1,
         needs=needs,
         devices=requests,
         constraint=constraint(pod, amounts),
@@ -109,9 +108,9 @@ def role(pod: kubernetes.Pod, name: str, namespaces: Namespaces) -> facts.Role:
     )
 
 
-def asks(pod: kubernetes.Pod) -> bytes:
-    """All that `role` reads of a pod: pods of which it is the same get the same role. Thousands of
-    pods are made from one template, and this is a tenth of the work of reading each."""
+def asks(pod: core.Pod) -> bytes:
+    """All that `role` reads of a pod: pods with equal values get the same role. Thousands of pods
+    come from one template, and this costs a tenth of reading each."""
     spec = pod.spec
     parts = (
         pod.namespace, pod.metadata.labels, spec.resources, spec.overhead,
@@ -124,8 +123,8 @@ def asks(pod: kubernetes.Pod) -> bytes:
 
 def devices(
     amounts: Mapping[str, int],
-) -> tuple[tuple[facts.DeviceRequest, ...], dict[str, int]]:
-    """Of what a pod asks for: whole devices by kind, and everything else by name."""
+) -> tuple[tuple[types.DeviceRequest, ...], dict[str, int]]:
+    """From the requests of a pod: whole devices by kind, and everything else by name."""
     counts: dict[str, int] = {}
     needs: dict[str, int] = {}
     for resource, amount in amounts.items():
@@ -134,17 +133,17 @@ def devices(
             needs[resource] = amount
         elif amount:
             counts[kind] = min(MOST_DEVICES, counts.get(kind, 0) + amount)
-    return tuple(facts.DeviceRequest(kind, n) for kind, n in sorted(counts.items())), needs
+    return tuple(types.DeviceRequest(kind, n) for kind, n in sorted(counts.items())), needs
 
 
-def labels(pod: kubernetes.Pod) -> tuple[tuple[str, str], ...]:
+def labels(pod: core.Pod) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((pod.metadata.labels or {}).items()))
 
 
-# --- which nodes ----------------------------------------------------------------------------------
+# --- constraints on nodes -------------------------------------------------------------------------
 
 
-def constraint(pod: kubernetes.Pod, amounts: Mapping[str, int]) -> facts.Constraint:
+def constraint(pod: core.Pod, amounts: Mapping[str, int]) -> types.Constraint:
     spec = pod.spec
     near = spec.affinity.node_affinity if spec.affinity else None
     required = near.required if near else None
@@ -152,41 +151,37 @@ def constraint(pod: kubernetes.Pod, amounts: Mapping[str, int]) -> facts.Constra
     wanted = frozenset(
         RESOURCE + name for name, amount in amounts.items() if amount and members.device_kind(name)
     )
-    return facts.Constraint(
+    return types.Constraint(
         selector=tuple(sorted((spec.node_selector or {}).items())),
-        # Terms that are there and select nothing are not the same as no terms.
+        # Terms that select nothing differ from no terms.
         affinity=terms if required is None else terms or ((),),
         tolerations=tuple(
-            facts.Toleration(t.key, t.operator or "Equal", t.value, t.effect)
+            types.Toleration(t.key, t.operator or "Equal", t.value, t.effect)
             for t in spec.tolerations or ()
         ),
         capabilities=wanted,
     )
 
 
-def preferences(pod: kubernetes.Pod) -> tuple[facts.Preference, ...]:
+def preferences(pod: core.Pod) -> tuple[types.Preference, ...]:
     near = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-    liked = ((_term(each.preference), each.weight) for each in (near and near.preferred) or ())
-    return tuple(facts.Preference(match, weight) for match, weight in liked if match)
+    terms = ((_term(each.preference), each.weight) for each in (near and near.preferred) or ())
+    return tuple(types.Preference(match, weight) for match, weight in terms if match)
 
 
-def _term(term: placing.NodeSelectorTerm) -> tuple[facts.Requirement, ...]:
-    """All of its conditions; the only field that can be selected by is the node's name."""
+def _term(term: pod_placement.NodeSelectorTerm) -> tuple[types.Requirement, ...]:
+    """All of its conditions; the only field that can be selected is the name of the node."""
     return (
-        *(_requirement(each) for each in term.match_expressions or ()),
+        *(selectors.requirement(each) for each in term.match_expressions or ()),
         *(
-            facts.Requirement(NAME_FIELD, each.operator, tuple(each.values or ()))
+            types.Requirement(NAME_FIELD, each.operator, tuple(each.values or ()))
             for each in term.match_fields or ()
         ),
     )
 
 
-def _requirement(each: placing.SelectorRequirement) -> facts.Requirement:
-    return facts.Requirement(each.key, each.operator, tuple(each.values or ()))
-
-
-def ports(pod: kubernetes.Pod) -> tuple[int, ...]:
-    """Host ports of what runs as long as the pod does."""
+def ports(pod: core.Pod) -> tuple[int, ...]:
+    """Host ports of the containers that run as long as the pod."""
     beside = (c for c in pod.spec.init_containers or () if c.restart_policy == "Always")
     found = {
         host_port(port.host_port, _PROTOCOLS.index(port.protocol or "TCP"), _address(port.host_ip))
@@ -198,7 +193,7 @@ def ports(pod: kubernetes.Pod) -> tuple[int, ...]:
 
 
 def _address(text: str) -> int:
-    """A number for an address of a node; 0: all of them."""
+    """A number for the address of a node; 0: all addresses."""
     if not text or text == "0.0.0.0":  # noqa: S104 (read, not bound)
         return 0
     try:
@@ -208,39 +203,39 @@ def _address(text: str) -> int:
     return int(address) + (1 if address.version == 4 else 1 << 33)
 
 
-# --- near which pods ------------------------------------------------------------------------------
+# --- affinities between pods ----------------------------------------------------------------------
 
 
-def affinities(pod: kubernetes.Pod, namespaces: Namespaces) -> tuple[facts.Affinity, ...]:
+def affinities(pod: core.Pod, namespaces: Namespaces) -> tuple[types.Affinity, ...]:
     wanted = pod.spec.affinity
     if wanted is None:
         return ()
-    found: list[facts.Affinity] = []
+    found: list[types.Affinity] = []
     for anti, side in ((False, wanted.pod_affinity), (True, wanted.pod_anti_affinity)):
-        must, liked = (side and side.required) or (), (side and side.preferred) or ()
+        must, preferred_pods = (side and side.required) or (), (side and side.preferred) or ()
         found += [_affinity(pod, term, namespaces, anti=anti) for term in must]
-        for each in liked:
+        for each in preferred_pods:
             term = _affinity(pod, each.pod_affinity_term, namespaces, anti=anti)
             found.append(dataclasses.replace(term, required=False, weight=each.weight))
     return tuple(found)
 
 
-def keeps_away(pod: kubernetes.Pod, namespaces: Namespaces) -> tuple[facts.Affinity, ...]:
-    """Of a pod that is placed, only whom it must not have near still counts."""
+def keeps_away(pod: core.Pod, namespaces: Namespaces) -> tuple[types.Affinity, ...]:
+    """Of a bound pod only the anti-affinities still matter."""
     return tuple(term for term in affinities(pod, namespaces) if term.anti and term.required)
 
 
 def _affinity(
-    pod: kubernetes.Pod, term: placing.PodAffinityTerm, namespaces: Namespaces, *, anti: bool
-) -> facts.Affinity:
+    pod: core.Pod, term: pod_placement.PodAffinityTerm, namespaces: Namespaces, *, anti: bool
+) -> types.Affinity:
     where = frozenset(term.namespaces or ())
     if term.namespace_selector is not None:
         where |= namespaces(term.namespace_selector)
-        where = where or frozenset((NOBODY,))
-    return facts.Affinity(
+        where = where or frozenset((NO_NAMESPACE,))
+    return types.Affinity(
         key=term.topology_key,
         match=(
-            *selected(term.label_selector),
+            *selectors.requirements(term.label_selector),
             *_same(pod, term.match_label_keys, "In"),
             *_same(pod, term.mismatch_label_keys, "NotIn"),
         ),
@@ -249,11 +244,14 @@ def _affinity(
     )
 
 
-def spreads(pod: kubernetes.Pod) -> tuple[facts.Spread, ...]:
+def spreads(pod: core.Pod) -> tuple[types.Spread, ...]:
     return tuple(
-        facts.Spread(
+        types.Spread(
             key=each.topology_key,
-            match=(*selected(each.label_selector), *_same(pod, each.match_label_keys, "In")),
+            match=(
+                *selectors.requirements(each.label_selector),
+                *_same(pod, each.match_label_keys, "In"),
+            ),
             skew=each.max_skew,
             required=each.when_unsatisfiable == "DoNotSchedule",
             min_domains=each.min_domains or 0,
@@ -264,21 +262,8 @@ def spreads(pod: kubernetes.Pod) -> tuple[facts.Spread, ...]:
     )
 
 
-def selected(selector: placing.LabelSelector | None) -> tuple[facts.Requirement, ...]:
-    """The conditions of a selector; one that is absent selects nothing."""
-    if selector is None:
-        return (_NEVER,)
-    return (
-        *(
-            facts.Requirement(k, "In", (v,))
-            for k, v in sorted((selector.match_labels or {}).items())
-        ),
-        *(_requirement(each) for each in selector.match_expressions or ()),
-    )
-
-
 def _same(
-    pod: kubernetes.Pod, keys: Iterable[str] | None, operator: str
-) -> tuple[facts.Requirement, ...]:
+    pod: core.Pod, keys: Iterable[str] | None, operator: str
+) -> tuple[types.Requirement, ...]:
     own: Mapping[str, str] = pod.metadata.labels or {}
-    return tuple(facts.Requirement(key, operator, (own[key],)) for key in keys or () if key in own)
+    return tuple(types.Requirement(key, operator, (own[key],)) for key in keys or () if key in own)

@@ -1,7 +1,7 @@
-"""Which pods belong together: gangs of other people's pods, by what the pods themselves say.
+"""Gangs of external pods, as the metadata of the pods defines them.
 
-In this order: our own annotations, the labels of coscheduling, the owner where it is clear. Who
-says no size is asked for by `control.gangsizes`. Pure.
+In this order: Windlass annotations, the labels of coscheduling, the owner where it is clear. For a
+gang without a size, `control.scheduler.pod_group_sizes` reads it from the owner. Pure.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from windlass.kinds import duration, kubernetes, meta
+from windlass.kinds.types import core, meta
+from windlass.kinds.values import duration
 
 GANG, SIZE, TIMEOUT = "windlass.dev/gang", "windlass.dev/gang-size", "windlass.dev/gang-timeout"
-"""Annotations (or labels) of a pod: the gang's name, how many pods must start together, and how
-long the gang may be there in part."""
+"""Annotations (or labels) of a pod: the name of the gang, its number of pods that must start
+together, and how long the gang may be incomplete."""
 USUAL_TIMEOUT = 120.0
 _GROUP_NAME = "pod-group.scheduling.sigs.k8s.io/name"
 _GROUP_LEAST = "pod-group.scheduling.sigs.k8s.io/min-available"
@@ -32,56 +33,57 @@ _MOST = 100_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """The object that says how many pods a gang has."""
+    """The object with the size of a gang."""
 
     api_version: str
     kind: str
     namespace: str
     name: str
     uid: str = ""
-    """Where the pods say it: another of the same name is another gang, of another size maybe."""
+    """If the pods have it: another object of the same name is another gang, perhaps of another
+    size."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gang:
     key: str
-    """Unique over all namespaces; does not change as long as the gang lives."""
+    """Unique over all namespaces; constant for the life of the gang."""
     size: int | None
-    """Pods that must start together; None: its source says."""
+    """Pods that must start together; None: its source has the size."""
     source: Source | None = None
     timeout: float = USUAL_TIMEOUT
-    """Seconds that it may be there in part."""
+    """Seconds that it may be incomplete."""
     part: str = ""
-    """Which of its source's parts the pod belongs to; these may start one after the other."""
+    """The part of its source that the pod belongs to; parts may start one after the other."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Size:
-    """What a source says."""
+    """The size that a source gives."""
 
     pods: int
-    """That must start together; 1: they need not."""
+    """Pods that must start together; 1: they need not."""
     parts: Mapping[str, int] | None = None
-    """Where parts start one after the other, each is a gang of its own: how many pods it has."""
+    """If parts start one after the other, each is a gang of its own: its number of pods."""
 
 
-def sized(gang: Gang, told: Size) -> Gang:
-    """A gang whose source has answered."""
-    if told.parts is None:
-        return dataclasses.replace(gang, size=told.pods)
-    size = told.parts.get(gang.part, 1)
+def sized(gang: Gang, size_of_source: Size) -> Gang:
+    """The gang with the size from its source."""
+    if size_of_source.parts is None:
+        return dataclasses.replace(gang, size=size_of_source.pods)
+    size = size_of_source.parts.get(gang.part, 1)
     return dataclasses.replace(gang, key=f"{gang.key}/{gang.part}", size=size)
 
 
-def of(pod: kubernetes.Pod) -> Gang | None:
-    """The gang that a pod says it belongs to, if any."""
+def of(pod: core.Pod) -> Gang | None:
+    """The gang of a pod, if it has one."""
     labels = pod.metadata.labels or {}
-    told = {**labels, **(pod.metadata.annotations or {})}
+    keys = {**labels, **(pod.metadata.annotations or {})}
     owner = controller(pod)
-    timeout = _seconds(told.get(TIMEOUT, ""))
-    size = _count(told.get(SIZE, ""))
-    if size is not None and (told.get(GANG) or owner is not None):
-        name = told.get(GANG) or (owner.uid if owner else "")
+    timeout = _seconds(keys.get(TIMEOUT, ""))
+    size = _count(keys.get(SIZE, ""))
+    if size is not None and (keys.get(GANG) or owner is not None):
+        name = keys.get(GANG) or (owner.uid if owner else "")
         return Gang(_key(pod, name), size, None, timeout)
     least = _count(labels.get(_GROUP_LEAST, ""))
     if labels.get(_GROUP_NAME) and least is not None:
@@ -93,7 +95,7 @@ def of(pod: kubernetes.Pod) -> Gang | None:
     return Gang(key, None, source, timeout, labels.get(_JOBSET_PART, ""))
 
 
-def controller(pod: kubernetes.Pod) -> meta.OwnerReference | None:
+def controller(pod: core.Pod) -> meta.OwnerReference | None:
     for owner in pod.metadata.owner_references or ():
         if owner.controller:
             return owner
@@ -101,7 +103,7 @@ def controller(pod: kubernetes.Pod) -> meta.OwnerReference | None:
 
 
 def _source(
-    pod: kubernetes.Pod, labels: dict[str, str], owner: meta.OwnerReference | None
+    pod: core.Pod, labels: dict[str, str], owner: meta.OwnerReference | None
 ) -> Source | None:
     for label, version in _POD_GROUPS.items():
         if labels.get(label):
@@ -113,7 +115,7 @@ def _source(
         version, kind = "sparkoperator.k8s.io/v1beta2", "SparkApplication"
         return Source(version, kind, pod.namespace, labels[_SPARK_NAME])
     if labels.get(_TRAINED) and labels.get(_OPERATOR) == _MPI_OPERATOR:
-        # By name: the launcher is the pod of a Job, and knows no more of its MPIJob.
+        # By name: the launcher is the pod of a Job, which has no further reference to its MPIJob.
         return Source("kubeflow.org/v2beta1", "MPIJob", pod.namespace, labels[_TRAINED])
     if owner is None:
         return None
@@ -125,7 +127,7 @@ def _source(
     return None
 
 
-def _key(pod: kubernetes.Pod, name: str) -> str:
+def _key(pod: core.Pod, name: str) -> str:
     return f"{pod.namespace}/{name}"
 
 
@@ -134,7 +136,7 @@ def _count(text: str) -> int | None:
 
 
 def _seconds(text: str) -> float:
-    """A duration as Kubernetes and we write it: `90s`, `5m`."""
+    """A duration in the formats of Kubernetes and Windlass: `90s`, `5m`."""
     try:
         return duration.milliseconds(text) / 1000 if text else USUAL_TIMEOUT
     except ValueError:

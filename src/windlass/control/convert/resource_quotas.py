@@ -1,50 +1,53 @@
-"""ResourceQuotas of namespaces as limits that the core knows. Pure.
+"""ResourceQuotas of namespaces as limits of the core. Pure.
 
-The API server refuses a pod that exceeds one; by then room was given and half a gang may exist. So
-what a quota says of pods like those of Runs is a fact for the decision. What is not read here (a
-scope for one PriorityClass, the count of ended pods) is still enforced by the cluster, and found
-when a pod is refused.
+The API server refuses a pod that exceeds one; by then its workload is placed and half a gang may
+exist. So the limits for pods like those of Runs are input of the decision. Limits that are not read
+here (a scope for one PriorityClass, the count of ended pods) are still enforced by the cluster, and
+found when a pod is refused.
 """
 
 from __future__ import annotations
 
-from windlass.control import factparts, members
-from windlass.core import facts, state
-from windlass.kinds import clusterkinds, quantity
-from windlass.store.reflector import Change
+from windlass.control.convert import quantities
+from windlass.control.model import members
+from windlass.core.model import types
+from windlass.core.snapshot import snapshot
+from windlass.kinds.types import cluster
+from windlass.kinds.values import quantity
+from windlass.store.informer import Change
 
 _ORDINARY = frozenset({"NotTerminating", "NotBestEffort"})
-"""Scopes that the pods of all Runs are in: they have no deadline of their own, and requests."""
+"""Scopes of the pods of all Runs: they have no deadline of their own, and requests."""
 
 
 class Quotas:
-    """Those of all namespaces."""
+    """The quotas of all namespaces."""
 
     def __init__(self) -> None:
-        self._quotas: dict[tuple[str, str], clusterkinds.ResourceQuota] = {}
-        self.told: tuple[facts.Quota, ...] = ()
-        """What the snapshot knows."""
+        self._quotas: dict[tuple[str, str], cluster.ResourceQuota] = {}
+        self.known: tuple[types.Quota, ...] = ()
+        """The quotas in the snapshot."""
 
-    def see(
+    def on_change(
         self,
         _: Change,
-        before: clusterkinds.ResourceQuota | None,
-        after: clusterkinds.ResourceQuota | None,
+        before: cluster.ResourceQuota | None,
+        after: cluster.ResourceQuota | None,
     ) -> None:
-        factparts.put(self._quotas, before, after, lambda each: (each.namespace, each.name))
+        quantities.put(self._quotas, before, after, lambda each: (each.namespace, each.name))
 
-    def events(self) -> list[state.Event]:
-        """What the snapshot does not know yet."""
+    def events(self) -> list[snapshot.Event]:
+        """The changes that the snapshot does not have yet."""
         each_read = (read(each) for _, each in sorted(self._quotas.items()))
         limits = tuple(each for each in each_read if each is not None)
-        if limits == self.told:
+        if limits == self.known:
             return []
-        self.told = limits
-        return [state.QuotasPut(limits)]
+        self.known = limits
+        return [snapshot.QuotasPut(limits)]
 
 
-def read(quota: clusterkinds.ResourceQuota) -> facts.Quota | None:
-    """None: it says nothing of pods of Runs."""
+def read(quota: cluster.ResourceQuota) -> types.Quota | None:
+    """None: it does not limit pods of Runs."""
     if not _is_ordinary(quota.spec):
         return None
     hard: dict[str, int] = {}
@@ -55,12 +58,12 @@ def read(quota: clusterkinds.ResourceQuota) -> facts.Quota | None:
         whole = resource in ("memory", "pods")
         amount = min(members.MOST, quantity.whole(value) if whole else quantity.milli(value))
         hard[resource] = min(amount, hard.get(resource, amount))
-    return facts.Quota(quota.namespace, quota.name, hard) if hard else None
+    return types.Quota(quota.namespace, quota.name, hard) if hard else None
 
 
 def _resource(name: str) -> str | None:
-    """`requests.cpu`, `limits.cpu`, `cpu` -> cpu, as members' requests and limits are the same;
-    `requests.nvidia.com/gpu` -> the kind gpu."""
+    """`requests.cpu`, `limits.cpu`, `cpu` -> cpu, because requests and limits of replicas are
+    equal; `requests.nvidia.com/gpu` -> the kind gpu."""
     plain = name.removeprefix("requests.").removeprefix("limits.")
     if plain in ("cpu", "memory", "pods"):
         return plain
@@ -69,7 +72,7 @@ def _resource(name: str) -> str | None:
     return members.device_kind(plain) or None
 
 
-def _is_ordinary(spec: clusterkinds.ResourceQuotaSpec) -> bool:
-    selector = spec.scope_selector or clusterkinds.ScopeSelector()
-    asked = {*(spec.scopes or ()), *(each.scope_name for each in selector.match_expressions or ())}
-    return asked <= _ORDINARY
+def _is_ordinary(spec: cluster.ResourceQuotaSpec) -> bool:
+    selector = spec.scope_selector or cluster.ScopeSelector()
+    scopes = {*(spec.scopes or ()), *(each.scope_name for each in selector.match_expressions or ())}
+    return scopes <= _ORDINARY

@@ -1,8 +1,8 @@
-"""What the RuntimeClass of a Run adds to its members: overhead, labels of nodes, tolerations.
+"""The additions of the RuntimeClass of a Run to its replicas: overhead, node labels, tolerations.
 
-The API server adds the same to their pods when they are created; by then their node is decided, so
-it is a fact for the decision. Pure. `control.picture` counts it for who waits and who holds room,
-`control.starting` looks again before pods are made.
+The API server adds the same to their pods at creation; by then their node is decided, so it is
+input of the decision. Pure. `control.scheduler.cache` adds it to waiting and running workloads,
+`control.runs.start_gate` checks it again before pods are created.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from windlass.control import members
-from windlass.core import facts
-from windlass.kinds import clusterkinds, run
-from windlass.store.reflector import Change
+from windlass.control.model import members
+from windlass.core.model import types
+from windlass.kinds.types import cluster, run
+from windlass.store.informer import Change
 
-Class = clusterkinds.RuntimeClass
+Class = cluster.RuntimeClass
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Addition:
-    """What a class adds to each member."""
+    """The additions of a class to each replica."""
 
     name: str = ""
-    """Of the class; "": it is the usual runtime, which adds nothing."""
+    """The name of the class; "": the default runtime, which adds nothing."""
     overhead: Mapping[str, int] = dataclasses.field(default_factory=dict)
     selector: tuple[tuple[str, str], ...] = ()
-    tolerations: tuple[facts.Toleration, ...] = ()
+    tolerations: tuple[types.Toleration, ...] = ()
     problem: str = ""
-    """Why no pod of it can be made now, with what helps."""
+    """Why no pod of it can be created now, with the remedy."""
 
-    def to(self, role: facts.Role) -> facts.Role:
+    def to(self, role: types.Role) -> types.Role:
         if not self.name:
             return role
         names = {**role.needs, **self.overhead}
@@ -38,16 +38,16 @@ class Addition:
             name: min(members.MOST, role.needs.get(name, 0) + self.overhead.get(name, 0))
             for name in names
         }
-        runtime = facts.Runtime(self.name, tuple(sorted(self.overhead.items())))
+        runtime = types.Runtime(self.name, tuple(sorted(self.overhead.items())))
         narrowed = self.narrowed(role.constraint)
         return dataclasses.replace(role, needs=needs, constraint=narrowed, runtime=runtime)
 
-    def narrowed(self, constraint: facts.Constraint) -> facts.Constraint:
+    def narrowed(self, constraint: types.Constraint) -> types.Constraint:
         if not self.selector and not self.tolerations:
             return constraint
         return dataclasses.replace(
             constraint,
-            # A label that both name with another value is on no node, which is what it means.
+            # A label with two different values matches no node, as intended.
             selector=tuple(sorted({*constraint.selector, *self.selector})),
             tolerations=(*constraint.tolerations, *self.tolerations),
         )
@@ -57,14 +57,14 @@ NOTHING = Addition()
 
 
 class RuntimeClasses:
-    """Those of the cluster. Where nobody looks at them, none adds anything."""
+    """The RuntimeClasses of the cluster. Without an informer no class adds anything."""
 
     def __init__(self) -> None:
         self.watched = False
-        """Somebody does, so one that was not seen is not there."""
+        """There is an informer, so a class that it does not show does not exist."""
         self._classes: dict[str, Class] = {}
 
-    def see(self, _: Change, before: Class | None, after: Class | None) -> None:
+    def on_change(self, _: Change, before: Class | None, after: Class | None) -> None:
         changed = after or before
         assert changed is not None, "a change has an object before or after it"  # noqa: S101
         self._classes.pop(changed.name, None)
@@ -72,25 +72,25 @@ class RuntimeClasses:
             self._classes[after.name] = after
 
     def of(self, owner: run.Run) -> Addition:
-        """What the class that a Run names adds to its members."""
+        """The additions of the class that a Run names."""
         name = named_by(owner)
         if not name or not self.watched:
             return NOTHING
         found = self._classes.get(name)
         if found is None:
-            words = (
+            message = (
                 f"spec.overrides.runtimeClassName: there is no RuntimeClass {name} in this "
                 "cluster; have it created, or name another one in a new run"
             )
-            return Addition(name, problem=words)
-        where = found.scheduling or clusterkinds.RuntimeScheduling()
-        overhead = found.overhead or clusterkinds.RuntimeOverhead()
+            return Addition(name, problem=message)
+        where = found.scheduling or cluster.RuntimeScheduling()
+        overhead = found.overhead or cluster.RuntimeOverhead()
         return Addition(
             name,
             members.read_amounts(overhead.pod_fixed),
             tuple(sorted((where.node_selector or {}).items())),
             tuple(
-                facts.Toleration(t.key, t.operator or "Equal", t.value, t.effect)
+                types.Toleration(t.key, t.operator or "Equal", t.value, t.effect)
                 for t in where.tolerations or ()
             ),
         )

@@ -1,9 +1,9 @@
 """CronRun: creates its Runs on schedule.
 
-A Run's name is made from the time on the schedule it stands for, so making it twice is making it
-once: after a crash between creating the Run and recording the start, the second creation finds
-the first. Everything is read from the store itself, not from a cache, because a stale
-`lastScheduleTime` after the Run is gone would start it again.
+The name of a Run is derived from its time on the schedule, so creation is idempotent: after a crash
+between creating the Run and recording the start, the second creation finds the first. Everything is
+read from the store itself, not from a cache, because a stale `lastScheduleTime` after the Run is
+deleted would start it again.
 
 `control.manager` runs `CronRuns.reconcile`; changes of CronRuns and of their Runs wake it.
 """
@@ -17,74 +17,82 @@ from typing import Any
 
 import msgspec
 
-from windlass.control import events, runtime, schedule
-from windlass.kinds import cronrun, meta, reasons, run, times
-from windlass.store import client, errors
+from windlass.control.cron import schedule
+from windlass.control.runtime import controller, event_recorder
+from windlass.kinds import reasons
+from windlass.kinds.types import cronrun, meta, run
+from windlass.kinds.values import times
+from windlass.store import errors, interface
 
 log = logging.getLogger(__name__)
 
 NAME = "cronruns"
 ANNOTATION_SCHEDULED = "windlass.dev/scheduled-at"
 LONGEST_SLEEP = 300.0
-"""Seconds: so that a wall clock that was set, or a machine that slept, is noticed."""
+"""Seconds: bounds the delay after a change of the wall clock or a suspend of the machine."""
 
 
 class CronRuns:
     """The reconciler; `now` is the wall clock."""
 
     def __init__(
-        self, store: client.Store, now: Callable[[], datetime.datetime] = times.now
+        self, store: interface.Store, now: Callable[[], datetime.datetime] = times.now
     ) -> None:
         self._store = store
         self._now = now
 
-    async def reconcile(self, key: runtime.Key) -> runtime.Result:
+    async def reconcile(self, key: controller.Key) -> controller.Result:
         namespace, name = key
         try:
             cron = await self._store.get(cronrun.CronRun, name, namespace)
         except errors.NotFound:
-            return runtime.DONE
+            return controller.DONE
         if cron.metadata.deletion_timestamp:
-            return runtime.DONE
+            return controller.DONE
         now = self._now()
         try:
             plan = schedule.due(cron.spec, _last_start(cron), now)
         except schedule.ScheduleError as error:
             await self._cannot_schedule(cron, str(error))
-            return runtime.DONE
+            return controller.DONE
         runs = await self._own_runs(cron)
         before = msgspec.to_builtins(cron.status)
+        following = None if cron.spec.suspend else plan.next
+        cron.status.next_schedule_time = None if following is None else times.seconds(following)
         if cron.spec.suspend:
             _set_condition(
-                cron, "False", reasons.Reason.SUSPENDED, "held by spec.suspend", self._now()
+                cron, "False", reasons.Reason.SUSPENDED, "suspended by spec.suspend", self._now()
             )
         elif plan.start is not None:
             runs = await self._start(cron, plan.start, plan.missed, runs)
         elif _reason(cron) == reasons.Reason.SUSPENDED:
             _set_condition(cron, "True", reasons.Reason.ASSIGNED, "released", self._now())
         if plan.too_late is not None and not cron.spec.suspend:
-            await self._tell(
-                cron, events.WARNING, reasons.Reason.MISSED_START,
+            await self._record_event(
+                cron, event_recorder.WARNING, reasons.Reason.MISSED_START,
                 f"the start of {times.seconds(plan.too_late)} was missed by more than "
                 f"{cron.spec.starting_deadline} and is skipped",
             )  # fmt: skip
         await self._write_status(cron, before, runs)
         await self._trim_history(cron, runs)
         if plan.next is None or cron.spec.suspend:
-            return runtime.DONE
+            return controller.DONE
         # A little after the second: waking before it would find nothing due.
         wait = (plan.next - now).total_seconds() + 0.01
-        return runtime.again(min(LONGEST_SLEEP, wait))
+        return controller.again(min(LONGEST_SLEEP, wait))
 
     async def _start(
         self, cron: cronrun.CronRun, at: datetime.datetime, missed: int, runs: list[run.Run]
     ) -> list[run.Run]:
-        """Makes the Run of this start, as the concurrency policy says; all Runs afterwards."""
+        """Creates the Run of this start, as the concurrency policy allows; returns all Runs
+        afterwards."""
         wanted = run_name(cron.name, at)
         active = [r for r in runs if not r.finished and r.name != wanted]
         if active and cron.spec.concurrency_policy == "Forbid":
             why = f"the start of {times.seconds(at)} waits: {active[0].name} has not ended"
-            await self._tell(cron, events.NORMAL, reasons.Reason.LAST_NOT_ENDED, why)
+            await self._record_event(
+                cron, event_recorder.NORMAL, reasons.Reason.LAST_NOT_ENDED, why
+            )
             _set_condition(cron, "False", reasons.Reason.LAST_NOT_ENDED, why, self._now())
             return runs
         if active and cron.spec.concurrency_policy == "Replace":
@@ -93,8 +101,8 @@ class CronRuns:
         made = await self._create(cron, at)
         if missed:
             more = "at least " if missed + 1 >= schedule.COUNT_LIMIT else ""
-            await self._tell(
-                cron, events.WARNING, reasons.Reason.MISSED_START,
+            await self._record_event(
+                cron, event_recorder.WARNING, reasons.Reason.MISSED_START,
                 f"{more}{missed} earlier starts were missed; made up only for {times.seconds(at)}",
             )  # fmt: skip
         cron.status.last_schedule_time = times.seconds(at)
@@ -146,6 +154,7 @@ class CronRuns:
 
     async def _cannot_schedule(self, cron: cronrun.CronRun, why: str) -> None:
         before = msgspec.to_builtins(cron.status)
+        cron.status.next_schedule_time = None
         cron.status.observed_generation = cron.metadata.generation
         _set_condition(cron, "False", reasons.Reason.UNSUPPORTED, why, self._now())
         await self._patch_status(cron, before)
@@ -171,7 +180,7 @@ class CronRuns:
             await self._delete(old)
 
     async def _stop(self, old: run.Run) -> None:
-        """By the checkpoint contract; it stays as a record of what was stopped."""
+        """Stops it by the checkpoint contract; the object stays as a record."""
         if old.spec.stop or old.metadata.deletion_timestamp:
             return
         try:
@@ -185,15 +194,15 @@ class CronRuns:
     async def _delete(self, old: run.Run) -> None:
         try:
             await self._store.delete(
-                run.Run, old.name, old.namespace, preconditions=client.Preconditions(uid=old.uid)
+                run.Run, old.name, old.namespace, preconditions=interface.Preconditions(uid=old.uid)
             )
         except errors.NotFound:
             return
 
-    async def _tell(
+    async def _record_event(
         self, cron: cronrun.CronRun, kind: str, reason: reasons.Reason, message: str
     ) -> None:
-        await events.tell(self._store, cron, kind, reason, message, NAME)
+        await event_recorder.record(self._store, cron, kind, reason, message, NAME)
 
 
 def run_name(cron_name: str, at: datetime.datetime) -> str:
@@ -201,8 +210,8 @@ def run_name(cron_name: str, at: datetime.datetime) -> str:
     return f"{cron_name}-{at.astimezone(datetime.UTC):%y%m%d-%H%M}"
 
 
-def owner_key(made: run.Run) -> runtime.Key | None:
-    """The key of the CronRun that made this Run, to wake it."""
+def owner_key(made: run.Run) -> controller.Key | None:
+    """The key of the CronRun that created this Run, to wake it."""
     for owner in made.metadata.owner_references or ():
         if owner.kind == cronrun.CronRun.resource.kind and owner.controller:
             return made.namespace, owner.name
@@ -240,14 +249,14 @@ def _is_owned(made: run.Run, cron: cronrun.CronRun) -> bool:
 
 
 def _reason(cron: cronrun.CronRun) -> str:
-    """Of the condition `Scheduled`, "" if there is none."""
+    """The reason of the condition `Scheduled`, "" if there is none."""
     return next((c.reason for c in cron.status.conditions or () if c.type == "Scheduled"), "")
 
 
 def _set_condition(
     cron: cronrun.CronRun, status: str, reason: str, message: str, now: datetime.datetime
 ) -> None:
-    """The condition `Scheduled`; its time moves only when its status does."""
+    """Sets the condition `Scheduled`; its time changes only with its status."""
     old = next((c for c in cron.status.conditions or () if c.type == "Scheduled"), None)
     since = old.last_transition_time if old and old.status == status else times.seconds(now)
     cron.status.conditions = [

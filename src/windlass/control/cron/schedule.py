@@ -1,10 +1,10 @@
-"""When a CronRun starts: a pure function from its spec, its last start and now.
+"""The start times of a CronRun: a pure function of its spec, its last start and now.
 
-The clock hangs in the CronRun's time zone. Hours that are named (`30 2 * * *`) mean the wall
-clock: a local time that does not exist (spring) starts once, right after the gap; one that comes
-twice (autumn) starts once, the first time. `*` for the hour means every hour that really passes.
+Times are in the time zone of the CronRun. Named hours (`30 2 * * *`) mean the wall clock: a local
+time that does not exist (spring) starts once, right after the gap; one that occurs twice (autumn)
+starts once, the first time. `*` for the hour means every elapsed hour.
 
-`control.cronruns` calls it. It reads no clock and writes nothing.
+`control.cron.controller` calls it. It reads no clock and writes nothing.
 """
 
 from __future__ import annotations
@@ -18,33 +18,36 @@ from collections.abc import Iterator
 
 import cronsim
 
-from windlass.kinds import cronrun, duration, rules
+from windlass.kinds.schema import cel_rules
+from windlass.kinds.types import cronrun
+from windlass.kinds.values import duration
 
 UTC = datetime.UTC
 COUNT_LIMIT = 100
-"""Missed starts are counted up to here: every minute, after a year away, were half a million."""
+"""Missed starts are counted up to this number: a year of minutes would be half a million."""
 
 
 class ScheduleError(ValueError):
-    """The schedule or the time zone cannot be read; the message says which and what is allowed."""
+    """The schedule or the time zone is invalid; the message has the field and the allowed
+    values."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Due:
-    """What to do at `now`."""
+    """The result at `now`."""
 
     start: datetime.datetime | None
-    """The start to make now: the latest that is due and not missed by more than the deadline."""
+    """The start to create now: the latest that is due and within the deadline."""
     missed: int
-    """Starts that will not be made any more; at most `COUNT_LIMIT`."""
+    """Starts that are skipped; at most `COUNT_LIMIT`."""
     too_late: datetime.datetime | None
-    """The latest start, when even that was missed by more than the deadline."""
+    """The latest start, if even that is beyond the deadline."""
     next: datetime.datetime | None
-    """The first start after now; None when the schedule has no more."""
+    """The first start after now; None if the schedule has no more."""
 
 
 def due(spec: cronrun.CronRunSpec, last: datetime.datetime, now: datetime.datetime) -> Due:
-    """What is due after `last` (the last start made, or the CronRun's creation) up to `now`."""
+    """The result after `last` (the last start, or the creation of the CronRun) up to `now`."""
     starts = Starts(spec.schedule, spec.time_zone)
     count = sum(1 for _ in itertools.islice(starts.between(last, now), COUNT_LIMIT))
     following = next(starts.after(max(now, last)), None)
@@ -62,7 +65,7 @@ class Starts:
     """The instants (UTC) of a schedule in a time zone."""
 
     def __init__(self, schedule: str, time_zone: str) -> None:
-        self._expression = rules.NAMED_SCHEDULES.get(schedule, schedule)
+        self._expression = cel_rules.NAMED_SCHEDULES.get(schedule, schedule)
         try:
             self._zone = zoneinfo.ZoneInfo(time_zone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -97,7 +100,7 @@ class Starts:
     def latest(
         self, after: datetime.datetime, until: datetime.datetime
     ) -> datetime.datetime | None:
-        """The last instant in (after, until], found without walking all of them."""
+        """The last instant in (after, until], found without iterating over all of them."""
         window = datetime.timedelta(hours=1)
         while True:
             begin = max(after, until - window)
@@ -111,7 +114,8 @@ class Starts:
             yield local.astimezone(UTC)
 
     def _by_wall(self, moment: datetime.datetime) -> Iterator[datetime.datetime]:
-        # One day back: the wall clock may have been set back since a local time still to come.
+        # One day back: the wall clock may have been set back before a local time that is still
+        # ahead.
         wall = moment.astimezone(self._zone).replace(tzinfo=None) - datetime.timedelta(days=1)
         for local in cronsim.CronSim(self._expression, wall):
             yield self._instant(local)

@@ -1,7 +1,7 @@
 """What the engine can do, as data: the ConfigMap `engine` in `windlass-system`, as one value.
 
 The embedded server writes it at start, an installation on Kubernetes has it in its manifests.
-Whoever renders pods is handed the value; nobody asks for an engine's name. Pure.
+Code that renders pods gets this value; no code asks for the name of an engine. Pure.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, cast, get_args
 
-from windlass.kinds import kubernetes
+from windlass.kinds.types import core
 
 NAMESPACE, NAME = "windlass-system", "engine"
 Addresses = Literal["node", "pod"]
@@ -17,7 +17,7 @@ Isolation = Literal["process", "user", "container"]
 
 
 class EngineError(ValueError):
-    """The ConfigMap says something that cannot be; the message names the key and the remedy."""
+    """A value of the ConfigMap is invalid; the message names the key and the remedy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,7 +42,9 @@ class Engine:
     admission: bool = True
     """Rules of namespaces may refuse pods: quotas, limit ranges, Pod Security, policies."""
     heartbeats: bool = False
-    """Nobody else looks after the leases of nodes, so a silent node is marked by us."""
+    """Windlass itself marks a silent node: no other controller watches the leases of nodes."""
+    other_schedulers: bool = True
+    """Other schedulers and kubelets run here, and report on the pods that are theirs."""
     authority: str = ""
     """The authority (PEM) that signed the certificate of `server`; "": a public one."""
     python: str = "python3"
@@ -52,7 +54,7 @@ class Engine:
     the namespace), or `claim:NAME`, a claim of that name in each namespace, which all nodes must be
     able to write to at once. "": none is kept, and each pod builds its own."""
     ledger: bool = False
-    """Somebody writes down what Runs held: they are kept until that is done."""
+    """A ledger records the usage of Runs: they are kept until it has."""
 
     @property
     def kept_claim(self) -> str:
@@ -61,7 +63,7 @@ class Engine:
         return name if self.images and kind == "claim" else ""
 
     @staticmethod
-    def read(found: kubernetes.ConfigMap | None) -> Engine:
+    def read(found: core.ConfigMap | None) -> Engine:
         """Keys that are absent have their defaults; keys that are not known here are left alone."""
         data = (found.data if found else None) or {}
         usual = Engine()
@@ -75,6 +77,7 @@ class Engine:
             claims=_flag(data, "claims", usual.claims),
             admission=_flag(data, "admission", usual.admission),
             heartbeats=_flag(data, "heartbeats", usual.heartbeats),
+            other_schedulers=_flag(data, "otherSchedulers", usual.other_schedulers),
             authority=data.get("authority", usual.authority),
             python=data.get("python", usual.python),
             environments=data.get("environments", usual.environments),
@@ -93,6 +96,7 @@ class Engine:
             "claims": _word(self.claims),
             "admission": _word(self.admission),
             "heartbeats": _word(self.heartbeats),
+            "otherSchedulers": _word(self.other_schedulers),
             "authority": self.authority,
             "python": self.python,
             "environments": self.environments,

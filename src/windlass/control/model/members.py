@@ -1,7 +1,7 @@
 """The members of a Run as pods: their keys, what they hold, how they fare.
 
-Pure. `control.podrender` says how their pods look, `control.runs` creates them,
-`control.snapshots` counts them.
+Pure. `control.runs.pod_template` says how their pods look, `control.runs.controller` creates them,
+`control.convert.run_workloads` counts them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from typing import Literal
 
 import msgspec
 
-from windlass.kinds import hostpods, kubernetes, quantity, reasons, run
+from windlass.kinds import reasons
+from windlass.kinds.annotations import GRANTED, SHARED_MEMORY_FULL
+from windlass.kinds.types import core, run
+from windlass.kinds.values import quantity
 
 DEVICE_PREFIX = "windlass.dev/"
 """Device kinds are extended resources of nodes and pods: `windlass.dev/gpu`."""
@@ -20,7 +23,7 @@ SCHEDULER = "windlass"
 VENDOR_KINDS = frozenset({"gpu", "npu"})
 """Kinds that other people's device plug-ins name in their own domains: `nvidia.com/gpu`."""
 ANNOTATION_DEVICES = "windlass.dev/devices"
-"""Which devices a member's pod was given: its Run says so only while the attempt is current."""
+"""The devices of a member's pod: its Run has them only while the attempt is current."""
 ANNOTATION_NOMINATED = "windlass.dev/nominated-devices"
 """Which devices are being freed for a pod on the node that its status nominates."""
 ANNOTATION_RESTART = "windlass.dev/restart"
@@ -49,14 +52,15 @@ _FAILURES = {
     "PodNotSupported": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,
     "CreateContainerConfigError": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,
     "CreateContainerError": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,
+    "MountFailed": reasons.Reason.MOUNT_FAILED,
     "UnexpectedAdmissionError": reasons.Reason.NODE_REFUSED,
     "TopologyAffinityError": reasons.Reason.NODE_REFUSED,
     "NodeAffinity": reasons.Reason.NODE_REFUSED,
     "NodePorts": reasons.Reason.NODE_REFUSED,
     "PortTaken": reasons.Reason.NODE_REFUSED,
 }
-"""What nodes say of a pod; of a container only `_ENDINGS` counts, because its last words may be the
-job's own, and some of these lead to attempts that cost nothing."""
+"""Reasons that nodes give for a pod. Of a container only `_ENDINGS` counts, because the message may
+be the job's own, and some of these reasons lead to attempts that cost nothing."""
 _PREPARE_SAYS = frozenset(
     {reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED, reasons.Reason.CODE_FAILED,
      reasons.Reason.TIMEOUT, reasons.Reason.UNSUPPORTED}
@@ -67,25 +71,25 @@ _BUS_ERROR = 128 + 7
 SHARED_MEMORY = "shm"
 """Name of the volume that is a member's /dev/shm."""
 _REFUSED = "OutOf"
-"""How kubelets begin the reason of a pod that they have no room for: OutOfcpu, OutOfpods."""
+"""The prefix of a kubelet's reason for rejecting a pod that does not fit: OutOfcpu, OutOfpods."""
 
 
-def state(pod: kubernetes.Pod) -> State:
+def state(pod: core.Pod) -> State:
     return _STATES.get(pod.status.phase, "waiting")
 
 
-def is_active(pod: kubernetes.Pod) -> bool:
-    """It holds its room: not ended, or not yet seen to have ended."""
+def is_active(pod: core.Pod) -> bool:
+    """It holds its capacity: not ended, or not yet observed to have ended."""
     return state(pod) in ("waiting", "running")
 
 
-def has_started(pod: kubernetes.Pod) -> bool:
+def has_started(pod: core.Pod) -> bool:
     """It runs, or ran and ended well."""
     return state(pod) in ("running", "succeeded")
 
 
-def hindrance(pod: kubernetes.Pod) -> str:
-    """What keeps a pod from starting, if its node says so: a Secret that is not there, an image."""
+def blocked(pod: core.Pod) -> str:
+    """What keeps a pod from starting, as its node reports it: a missing Secret, an image."""
     status = pod.status
     for container in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
         waits = container.state.waiting if container.state else None
@@ -94,7 +98,7 @@ def hindrance(pod: kubernetes.Pod) -> str:
     return ""
 
 
-def ended_at(pod: kubernetes.Pod) -> str | None:
+def ended_at(pod: core.Pod) -> str | None:
     """When the last of its containers ended, of a pod that has."""
     if is_active(pod):
         return None
@@ -106,7 +110,7 @@ def ended_at(pod: kubernetes.Pod) -> str | None:
     return max((end for end in ends if end), default=None)
 
 
-def preparing_since(pod: kubernetes.Pod) -> str | None:
+def preparing_since(pod: core.Pod) -> str | None:
     """Since when its environment and code are being made, if they are."""
     for container in pod.status.init_container_statuses or ():
         if container.state and container.state.running:
@@ -114,7 +118,7 @@ def preparing_since(pod: kubernetes.Pod) -> str | None:
     return None
 
 
-def owner_uid(pod: kubernetes.Pod) -> str:
+def owner_uid(pod: core.Pod) -> str:
     """The uid of the Run that owns the pod, or ""."""
     for owner in pod.metadata.owner_references or ():
         if owner.kind == run.Run.resource.kind and owner.controller:
@@ -122,7 +126,7 @@ def owner_uid(pod: kubernetes.Pod) -> str:
     return ""
 
 
-def owner_key(pod: kubernetes.Pod) -> tuple[str, str] | None:
+def owner_key(pod: core.Pod) -> tuple[str, str] | None:
     """(namespace, name) of the Run that owns the pod."""
     for owner in pod.metadata.owner_references or ():
         if owner.kind == run.Run.resource.kind and owner.controller:
@@ -130,7 +134,7 @@ def owner_key(pod: kubernetes.Pod) -> tuple[str, str] | None:
     return None
 
 
-def key_of(pod: kubernetes.Pod) -> run.MemberKey | None:
+def key_of(pod: core.Pod) -> run.MemberKey | None:
     """Which member the pod is, by its owner and its labels; None for other people's pods."""
     labels = pod.metadata.labels or {}
     uid = owner_uid(pod)
@@ -164,7 +168,7 @@ def device_kind(resource: str) -> str:
     return name if domain and name in VENDOR_KINDS else ""
 
 
-def read_amounts(quantities: kubernetes.Quantities | None) -> dict[str, int]:
+def read_amounts(quantities: core.Quantities | None) -> dict[str, int]:
     """A node's or a container's quantities as integers: bytes, whole pods and devices, thousandths
     of everything else."""
     return {name: _amount(name, value) for name, value in (quantities or {}).items()}
@@ -182,9 +186,9 @@ def is_whole(resource: str) -> bool:
     return resource in ("memory", "pods", "ephemeral-storage") or resource.startswith("hugepages-")
 
 
-def pod_amounts(pod: kubernetes.Pod) -> dict[str, int]:
+def pod_amounts(pod: core.Pod) -> dict[str, int]:
     """What a pod holds by its requests: its containers (those that run beside them, too) together,
-    or the most that is needed while it is initialized, or what it says of itself as a whole; and
+    or the most that is needed while it is initialized, or its own pod-level requests; and
     what the runtime needs for it."""
     sums: dict[str, int] = {}
     for container in pod.spec.containers:
@@ -219,68 +223,68 @@ def _is_shared_by_containers(resource: str) -> bool:
     return resource in ("cpu", "memory") or resource.startswith("hugepages-")
 
 
-def device_names(pod: kubernetes.Pod) -> list[str]:
+def device_names(pod: core.Pod) -> list[str]:
     """The devices that a pod was given by us, as its assignment or its binding named them."""
     if not owner_uid(pod) and pod.spec.scheduler_name != SCHEDULER:
         return []
-    told = (pod.metadata.annotations or {}).get(ANNOTATION_DEVICES, "")
-    return [name for name in told.split(",") if name]
+    text = (pod.metadata.annotations or {}).get(ANNOTATION_DEVICES, "")
+    return [name for name in text.split(",") if name]
 
 
-def placed_on(pod: kubernetes.Pod, node: str, devices: list[str]) -> kubernetes.Pod:
+def placed_on(pod: core.Pod, node: str, devices: list[str]) -> core.Pod:
     """The pod as it is once it is bound."""
     spec = msgspec.structs.replace(pod.spec, node_name=node)
-    told = {**(pod.metadata.annotations or {})}
+    annotations = {**(pod.metadata.annotations or {})}
     if devices:
-        told[ANNOTATION_DEVICES] = ",".join(devices)
-    metadata = msgspec.structs.replace(pod.metadata, annotations=told)
+        annotations[ANNOTATION_DEVICES] = ",".join(devices)
+    metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
     return msgspec.structs.replace(pod, spec=spec, metadata=metadata)
 
 
-def granted_devices(pod: kubernetes.Pod) -> list[str]:
+def granted_devices(pod: core.Pod) -> list[str]:
     """The devices that its node gave a pod, as the node names them: `nvidia.com/gpu/GPU-8f1e`."""
-    told = (pod.metadata.annotations or {}).get(hostpods.GRANTED)
-    if told is None:
+    text = (pod.metadata.annotations or {}).get(GRANTED)
+    if text is None:
         return []
     try:
-        granted = msgspec.json.decode(told, type=dict[str, list[str]])
+        granted = msgspec.json.decode(text, type=dict[str, list[str]])
     except msgspec.MsgspecError:
         return []
     return [f"{resource}/{name}" for resource in sorted(granted) for name in granted[resource]]
 
 
-def restart_of(pod: kubernetes.Pod) -> int:
+def restart_of(pod: core.Pod) -> int:
     """The restart within the attempt that the pod was made for; 0: none."""
-    told = (pod.metadata.annotations or {}).get(ANNOTATION_RESTART, "0")
-    return int(told) if told.isdecimal() else 0
+    text = (pod.metadata.annotations or {}).get(ANNOTATION_RESTART, "0")
+    return int(text) if text.isdecimal() else 0
 
 
-def failure(pod: kubernetes.Pod) -> tuple[reasons.Reason, str, int | None]:
-    """Why a failed pod failed: the reason, the words, the exit code if there is one."""
+def failure(pod: core.Pod) -> tuple[reasons.Reason, str, int | None]:
+    """Why a failed pod failed: the reason, the message, the exit code if there is one."""
     before = pod.status.init_container_statuses or ()
     for status in (*before, *(pod.status.container_statuses or ())):
         ended = status.state.terminated
         if ended is not None and ended.exit_code != 0:
             how = f"signal {ended.exit_code - 128}" if ended.exit_code > 128 else "an error"
-            words = ended.message or f"ended by {how} with exit code {ended.exit_code}"
+            message = ended.message or f"ended by {how} with exit code {ended.exit_code}"
             reason = _ENDINGS.get(ended.reason, reasons.Reason.CODE_FAILED)
             if reason is reasons.Reason.CODE_FAILED and status in before:
-                reason, words = _not_prepared(ended.reason, words)
-            elif reason is reasons.Reason.CODE_FAILED and (told := _shared_memory(pod, ended)):
-                reason, words = reasons.Reason.OUT_OF_SHARED_MEMORY, told
-            return reason, f"{pod.name}: {words}", ended.exit_code
+                reason, message = _not_prepared(ended.reason, message)
+            elif reason is reasons.Reason.CODE_FAILED and (text := _shared_memory(pod, ended)):
+                reason, message = reasons.Reason.OUT_OF_SHARED_MEMORY, text
+            return reason, f"{pod.name}: {message}", ended.exit_code
     reason = _FAILURES.get(pod.status.reason, reasons.Reason.CODE_FAILED)
     if reason is reasons.Reason.CODE_FAILED and pod.status.reason.startswith(_REFUSED):
         reason = reasons.Reason.NODE_REFUSED
     return reason, f"{pod.name}: {pod.status.message or pod.status.reason or 'failed'}", None
 
 
-def _shared_memory(pod: kubernetes.Pod, ended: kubernetes.ContainerStateTerminated) -> str:
-    """What is to be said of one that ran out of a /dev/shm of its own; "": it did not. Kubelet
+def _shared_memory(pod: core.Pod, ended: core.ContainerStateTerminated) -> str:
+    """The message for a pod that filled a /dev/shm of its own; "": it did not. Kubelet
     only knows how it ended, and what filled it is often gone with its process, so a bus error is
     enough; another failure is one of shared memory if the agent saw it full."""
     size = shared_memory_of(pod)
-    full = hostpods.SHARED_MEMORY_FULL in (pod.metadata.annotations or {})
+    full = SHARED_MEMORY_FULL in (pod.metadata.annotations or {})
     if not size or not (full or ended.exit_code == _BUS_ERROR):
         return ""
     has, more = (f"{-(-amount // (1 << 20))}Mi" for amount in (size, 2 * size))
@@ -292,7 +296,7 @@ def _shared_memory(pod: kubernetes.Pod, ended: kubernetes.ContainerStateTerminat
     )
 
 
-def shared_memory_of(pod: kubernetes.Pod) -> int:
+def shared_memory_of(pod: core.Pod) -> int:
     """Bytes of the /dev/shm that a Run's pod has for itself; 0: it has none."""
     for volume in pod.spec.volumes or ():
         folder = volume.get("emptyDir") or {}
@@ -301,8 +305,8 @@ def shared_memory_of(pod: kubernetes.Pod) -> int:
     return 0
 
 
-def not_built(pod: kubernetes.Pod) -> tuple[reasons.Reason, str]:
-    """Why a pod that only prepares failed: its own words, if it left some."""
+def not_built(pod: core.Pod) -> tuple[reasons.Reason, str]:
+    """Why a pod that only prepares failed: its own message, if it left one."""
     status = pod.status
     for container in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
         ended = container.state.terminated if container.state else None
@@ -313,21 +317,32 @@ def not_built(pod: kubernetes.Pod) -> tuple[reasons.Reason, str]:
         if ended.message:
             return _not_prepared(ended.reason, ended.message)
         return reasons.Reason.AGENT_LOST, f"{pod.name} was killed, exit code {ended.exit_code}"
-    reason, words, _ = failure(pod)
+    reason, message, _ = failure(pod)
     if pod.status.reason == "DeadlineExceeded":
         reason = reasons.Reason.TIMEOUT
-    return reason, words
+    return reason, message
 
 
-def _not_prepared(reason: str, told: str) -> tuple[reasons.Reason, str]:
+def lost_processes(pod: core.Pod) -> bool:
+    """Whether the kernel killed processes of the pod for memory though it ended with success: some
+    of its work may be missing."""
+    ends = [
+        status.state.terminated
+        for status in pod.status.container_statuses or ()
+        if status.state.terminated is not None
+    ]
+    return any(end.exit_code == 0 and end.reason == "OOMKilled" for end in ends)
+
+
+def _not_prepared(reason: str, text: str) -> tuple[reasons.Reason, str]:
     """What our own init container left: `{"reason", "message"}`, which the embedded agent has taken
     apart already and others leave in the message; or else whatever it printed."""
     if reason in _PREPARE_SAYS:
-        return reasons.Reason(reason), told
+        return reasons.Reason(reason), text
     try:
-        typed = msgspec.json.decode(told, type=_Typed)
+        typed = msgspec.json.decode(text, type=_Typed)
     except msgspec.MsgspecError:
-        return reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED, told
+        return reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED, text
     known = typed.reason in _PREPARE_SAYS
     usual = reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED
     return reasons.Reason(typed.reason) if known else usual, typed.message
@@ -338,7 +353,7 @@ class _Typed(msgspec.Struct):
     message: str
 
 
-def _requests(resources: kubernetes.ResourceRequirements | None) -> dict[str, int]:
+def _requests(resources: core.ResourceRequirements | None) -> dict[str, int]:
     if resources is None:
         return {}
     return read_amounts(resources.limits) | read_amounts(resources.requests)

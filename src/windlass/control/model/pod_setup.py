@@ -1,5 +1,5 @@
 """What stands around a member's command in its pod: what is prepared before it, how it is entered,
-how it is asked to end, and what it may do. Pure; `control.podrender` puts it together.
+how it is asked to end, and what it may do. Pure; `control.runs.pod_template` puts it together.
 
 Where pods run images, the init container `prepare` comes from the platform's image and leaves in
 the pod's own folder all that the command needs, in whatever image that runs: code, environment, a
@@ -14,19 +14,22 @@ import re
 import shlex
 from typing import Any
 
-from windlass.control import engine as engines
-from windlass.kinds import duration, hostpods, kubernetes, meta, quantity, reasons, run
+from windlass.control.model import capabilities as engines
+from windlass.kinds import reasons
+from windlass.kinds.annotations import ROOT
+from windlass.kinds.types import core, meta, run
+from windlass.kinds.values import duration, quantity
 
 PREPARE = "prepare"
 """Name of the init container."""
 FURNISH = "furnish"
 """Name of the one after it, in an image of the user's: packages are for the Python of that."""
 ORDER = "WINDLASS_PREPARE"
-"""The variable that tells both what to do."""
+"""The variable with the instructions for both."""
 _LIBRARY = "run/library"
 """Where `prepare` leaves what `furnish` runs, below the pod's folder."""
 USER = 10001
-"""Whom containers run as that do not say otherwise; the platform's image knows it, too."""
+"""The user of containers that do not set one; the platform's image has it, too."""
 ENTRY = "run/environment"
 """The script that `prepare` leaves, below the pod's folder."""
 COMPANION = "run/companion.py"
@@ -43,7 +46,11 @@ def is_needed(spec: run.RunSpec, engine: engines.Engine, members: int) -> bool:
     """Whether anything must be prepared before the command."""
     if spec.code or builds_environment(spec):
         return True
-    return engine.images and (finds_others(engine, members) or _translates(spec))
+    if not engine.images:
+        return False
+    # An image of the user's own does not contain what programs import as `windlass`.
+    own = spec.environment is not None and bool(spec.environment.image)
+    return own or finds_others(engine, members) or _translates(spec)
 
 
 def builds_environment(spec: run.RunSpec) -> bool:
@@ -61,20 +68,20 @@ def furnished_in(spec: run.RunSpec, engine: engines.Engine) -> str:
 
 
 def furnish_command(image: str) -> list[str]:
-    """Starts `agent.furnishing` in an image of which nothing is known but its name."""
-    root = hostpods.ROOT
-    told = {
+    """Starts `agent.init.image_environment` in an image of which nothing is known but its name."""
+    root = ROOT
+    failure = {
         "reason": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,
         "message": f"image {image} has no python3, which packages and setup need: name an image "
         "with Python 3.8 or newer, or put the packages into the image",
     }
     start = (
         f"import sys; sys.path.insert(0, '{root}/{_LIBRARY}'); "
-        "from windlass.agent import furnishing; sys.exit(furnishing.main())"
+        "from windlass.agent.init import image_environment as i; sys.exit(i.main())"
     )
     script = (
         f'PATH="$PATH:{root}/{_TOOLS}"; export PATH; command -v python3 > /dev/null || '
-        f"{{ echo {shlex.quote(json.dumps(told))} > /dev/termination-log; exit 1; }}; "
+        f"{{ echo {shlex.quote(json.dumps(failure))} > /dev/termination-log; exit 1; }}; "
         f"exec python3 -I -c {shlex.quote(start)}"
     )
     return [f"{root}/{_TOOLS}/sh", "-c", script]
@@ -87,17 +94,17 @@ def finds_others(engine: engines.Engine, members: int) -> bool:
 
 def service(
     owner: run.Run, engine: engines.Engine, reference: meta.OwnerReference
-) -> kubernetes.Service | None:
+) -> core.Service | None:
     """Names for members, for programs that want some: `worker-0.RUN.NAMESPACE.svc`, and `RUN` for
     all of them. Nothing of ours needs it."""
     members = sum(role.replicas for role in owner.spec.roles)
     if not has_names(owner, engine, members):
         return None
-    return kubernetes.Service(
+    return core.Service(
         metadata=meta.ObjectMeta(
             name=owner.name, namespace=owner.namespace, owner_references=[reference]
         ),
-        spec=kubernetes.ServiceSpec(
+        spec=core.ServiceSpec(
             cluster_ip="None",
             selector={run.LABEL_RUN: owner.name},
             publish_not_ready_addresses=True,
@@ -113,7 +120,8 @@ def has_names(owner: run.Run, engine: engines.Engine, members: int) -> bool:
 def order(
     spec: run.RunSpec, engine: engines.Engine, group: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """What `agent.prepare` is to do. `group`: whom it must find, as `frameworks.order` tells it."""
+    """The instructions for `agent.init.main`. `group`: the pods it must find, in the format of
+    `frameworks.group_file`."""
     environment = spec.environment or run.Environment()
     found: dict[str, Any] = {
         "code": spec.code.digest if spec.code else "",
@@ -131,7 +139,7 @@ def order(
 
 
 def environments_volume(engine: engines.Engine, namespace: str) -> dict[str, Any]:
-    """Where a team's environments are kept: built once, by whoever wants one first."""
+    """Where a team's environments are kept: each is built once, by the first job that needs it."""
     kept = engine.environments.replace("{namespace}", namespace)
     kind, _, name = kept.partition(":")
     if kind == "claim":
@@ -155,7 +163,7 @@ def lifecycle(spec: run.RunSpec, engine: engines.Engine) -> dict[str, Any] | Non
     if not (engine.images and _translates(spec)):
         return None
     name = spec.checkpoint.signal.removeprefix("SIG")
-    root = hostpods.ROOT
+    root = ROOT
     script = (
         f"PATH={root}/{_TOOLS}; read pid < {root}/{ENTRY}.pid; kill -{name} $pid; "
         "while kill -0 $pid 2> /dev/null; do sleep 0.1; done"
@@ -170,15 +178,15 @@ def _translates(spec: run.RunSpec) -> bool:
 def pod_security(
     given: run.SecurityContext | None, engine: engines.Engine
 ) -> dict[str, Any] | None:
-    """As restricted as Kubernetes' Pod Security Standards know it, with what experts override. Who
-    asks for root by its number gets it, if the namespace permits that."""
+    """The `restricted` profile of Kubernetes' Pod Security Standards, with the user's overrides. A
+    user may ask for root by its number, if the namespace permits that."""
     asked = given or run.SecurityContext()
-    told = {
+    ids = {
         "runAsUser": asked.run_as_user,
         "runAsGroup": asked.run_as_group,
         "fsGroup": asked.fs_group,
     }
-    wanted = {name: value for name, value in told.items() if value is not None}
+    wanted = {name: value for name, value in ids.items() if value is not None}
     if engine.isolation != "container":
         return wanted or None
     usual: dict[str, Any] = {

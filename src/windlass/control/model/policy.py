@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 
-from windlass.control.engine import NAMESPACE
-from windlass.core.facts import Policy
-from windlass.kinds import kubernetes
+from windlass.control.model.capabilities import NAMESPACE
+from windlass.core.model.types import Policy
+from windlass.kinds.types import core
 
 NAME = "scheduling"
 MOST_RESERVATIONS = 1000
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 
 class PolicyError(ValueError):
-    """The ConfigMap says something that cannot be; the message names the key and the remedy."""
+    """A value of the ConfigMap is invalid; the message names the key and the remedy."""
 
 
-def read(found: kubernetes.ConfigMap | None, usual: Policy) -> Policy:
-    """The policy with what the ConfigMap says. Keys that are not known here are left alone."""
+def read(found: core.ConfigMap | None, usual: Policy) -> Policy:
+    """The policy with the values of the ConfigMap. Unknown keys are ignored."""
     data = (found.data if found else None) or {}
     text = data.get("reservations", AUTO).strip()
     if text == AUTO:
@@ -40,7 +40,7 @@ def read(found: kubernetes.ConfigMap | None, usual: Policy) -> Policy:
     return dataclasses.replace(usual, reservations=int(text))
 
 
-def read_or_keep(found: kubernetes.ConfigMap | None, current: Policy) -> Policy:
+def read_or_keep(found: core.ConfigMap | None, current: Policy) -> Policy:
     """The same; a ConfigMap that cannot be read changes nothing, and the log says why."""
     try:
         return read(found, current)

@@ -2,7 +2,7 @@
 
 What is written on pods is the record: `windlass.dev/ports`, first and last port, which the agent
 reads, too, and `windlass.dev/port-layout`, whose they are. A block is laid out once: members that
-join later get ports of their own in it, and nobody's move. `Ports` is the one who chooses: it also
+join later get ports of their own in it, and existing ones stay. `Ports` chooses them: it also
 remembers blocks whose pods have not come back through the cache yet.
 """
 
@@ -14,8 +14,9 @@ import re
 from collections.abc import Iterable, Mapping
 
 from windlass import frameworks
-from windlass.control import members
-from windlass.kinds import hostpods, kubernetes, run
+from windlass.control.model import members
+from windlass.kinds.annotations import PORTS
+from windlass.kinds.types import core, run
 
 LAYOUT = "windlass.dev/port-layout"
 """How many ports each member has, and for how many members of each role, in the order of the spec:
@@ -43,7 +44,7 @@ class Block:
     def span(self) -> range:
         return range(self.first, self.first + self.stride * sum(count for _, count in self.roles))
 
-    def room(self, role: str) -> int:
+    def size_for(self, role: str) -> int:
         """For how many members of a role there are ports."""
         return dict(self.roles).get(role, 0)
 
@@ -61,14 +62,14 @@ class Block:
         counts = ",".join(f"{name}={count}" for name, count in self.roles)
         span = self.span
         return {
-            hostpods.PORTS: f"{span.start}-{span.stop - 1}",
+            PORTS: f"{span.start}-{span.stop - 1}",
             LAYOUT: f"{self.stride}:{counts}",
         }
 
     @staticmethod
     def read(annotations: Mapping[str, str] | None) -> Block | None:
         given = annotations or {}
-        low, _, high = given.get(hostpods.PORTS, "").partition("-")
+        low, _, high = given.get(PORTS, "").partition("-")
         layout = _WRITTEN.fullmatch(given.get(LAYOUT, ""))
         if not (low.isdecimal() and high.isdecimal() and layout):
             return None
@@ -98,10 +99,10 @@ def layout(spec: run.RunSpec, *, spare: bool = False) -> Block | None:
     )
 
 
-def block_of(pod: kubernetes.Pod) -> Block | None:
+def block_of(pod: core.Pod) -> Block | None:
     """What is written on a member's pod."""
     annotations = pod.metadata.annotations or {}
-    if hostpods.PORTS not in annotations or not members.owner_uid(pod):
+    if PORTS not in annotations or not members.owner_uid(pod):
         return None
     return Block.read(annotations)
 
@@ -117,12 +118,12 @@ class Ports:
         self,
         owner: run.Run,
         between: tuple[int, int],
-        own: Iterable[kubernetes.Pod],
-        everyone: Iterable[kubernetes.Pod],
+        own: Iterable[core.Pod],
+        everyone: Iterable[core.Pod],
     ) -> Block | None:
         """The current attempt's block; None if it needs none. The same attempt gets the same,
         whatever its size is by now: it is written on the Run's own pods. `everyone`: all pods
-        there are, looked at only if somebody's ports matter."""
+        there are, read only if ports of other pods matter."""
         key = owner.uid, owner.status.attempt
         for pod in own:
             member = members.key_of(pod)
@@ -135,7 +136,7 @@ class Ports:
             self._given[key] = _free_block(owner, wanted, between, self._taken(everyone))
         return self._given[key]
 
-    def _taken(self, everyone: Iterable[kubernetes.Pod]) -> list[range]:
+    def _taken(self, everyone: Iterable[core.Pod]) -> list[range]:
         found: list[range] = []
         for pod in everyone:
             block, member = block_of(pod), members.key_of(pod)
@@ -155,7 +156,7 @@ class Ports:
 def _free_block(
     owner: run.Run, wanted: Block, between: tuple[int, int], taken: list[range]
 ) -> Block:
-    """With room to grow if there is, else without."""
+    """With spare ports to grow if there are enough, else without."""
     for each in (layout(owner.spec, spare=True) or wanted, wanted):
         first = _place(owner, len(each.span), between, taken)
         if first is not None:
@@ -168,8 +169,8 @@ def _free_block(
 
 
 def _place(owner: run.Run, size: int, between: tuple[int, int], taken: list[range]) -> int | None:
-    """Begins to look at a place that differs from attempt to attempt: ports that somebody else on
-    the machine uses do not fail every attempt."""
+    """The search begins at a port that differs from attempt to attempt, so that a port of another
+    process on the machine does not fail every attempt."""
     low, high = between
     span = high - low + 1 - size
     if span < 0:

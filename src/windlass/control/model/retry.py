@@ -1,6 +1,7 @@
 """What a Run does after a failure: another attempt, a restart within the attempt, or its end.
 
-Pure. `control.runmachine` asks, `control.snapshots` asks when a Run may be placed again.
+Pure. `control.runs.state_machine` asks, `control.convert.run_workloads` asks when a Run may be
+placed again.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import datetime
 import itertools
 from collections.abc import Iterable
 
-from windlass.control.runview import View
-from windlass.kinds import run, times
+from windlass.control.model.run_view import View
 from windlass.kinds.reasons import Reason
+from windlass.kinds.types import run
+from windlass.kinds.values import times
 
 FIRST_RETRY, LONGEST_RETRY = 5.0, 300.0
 """Seconds before what failed is started again: doubling each time."""
@@ -25,7 +27,7 @@ _COSTLY = {
 }
 """Causes of another attempt that are counted."""
 _REFUSALS = frozenset({Reason.NODE_REFUSED, Reason.ADMISSION_REFUSED})
-"""Somebody else's word against a start; the next one comes later each time."""
+"""Another component refused the start; each further attempt is made later."""
 _FREE = frozenset({Reason.SUSPENDED, Reason.RESIZED, Reason.WAITING_FOR_DATA}) | _REFUSALS
 """Always followed by another attempt, which costs nothing: not the Run's doing."""
 RESTARTABLE = frozenset(
@@ -80,7 +82,7 @@ def rest(owner: run.Run) -> float:
 
 
 def lately(owner: run.Run) -> tuple[Reason, str] | None:
-    """Why it must wait before it is placed again, in the words of what happened."""
+    """Why it must wait before it is placed again: what happened."""
     history = owner.status.history or ()
     if owner.status.phase != "Queued" or not history or not retry_at(owner):
         return None

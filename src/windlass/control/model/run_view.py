@@ -1,6 +1,7 @@
-"""What a step of a Run's life looks at: the Run, its pods, their nodes, the time. Pure.
+"""The input of a step of a Run's life cycle: the Run, its pods, their nodes, the time. Pure.
 
-`control.runs` makes a View, `control.runmachine` reads it. A member is named by (role, index).
+`control.runs.controller` makes a View, `control.runs.state_machine` reads it. A member is named by
+(role, index).
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from windlass.control import members, podrender
-from windlass.kinds import kubernetes, run, times
+from windlass.control.model import attempts, members
+from windlass.kinds.types import core, run
+from windlass.kinds.values import times
 
 Member = tuple[str, int]
 NodeState = Literal["ready", "lost", "gone"]
@@ -23,10 +25,12 @@ class Node:
     """How a node fares, as far as its pods are concerned."""
 
     state: NodeState = "ready"
-    """`lost`: silent for so long that nobody knows what runs there; `gone`: surely nothing runs
+    """`lost`: silent for so long that its pods' state is unknown; `gone`: certainly nothing runs
     there any more."""
-    since: str | None = None
-    """When it fell silent."""
+    silent: float = 0.0
+    """For how many seconds it has not been ready, as this leader saw it."""
+    since: str = ""
+    """Since when it has not been ready, as its object says: an earlier leader may have seen it."""
 
 
 _READY = Node()
@@ -37,36 +41,36 @@ class View:
     """Asked again and again in one step: what takes a walk over all pods is kept."""
 
     owner: run.Run
-    pods: Sequence[kubernetes.Pod]
+    pods: Sequence[core.Pod]
     """All that the Run owns, of whatever attempt."""
     epoch: int
     now: datetime.datetime
     nodes: Mapping[str, Node] = dataclasses.field(default_factory=dict)
     """Those that are lost or gone."""
-    setting: podrender.Setting = dataclasses.field(default_factory=podrender.Setting)
+    context: attempts.AttemptContext = dataclasses.field(default_factory=attempts.AttemptContext)
     """What pods of this attempt are rendered with."""
     elapsed: Callable[[str], float] | None = None
-    """Seconds since a moment, by who knows whether the clock was set; None: it was not."""
+    """Seconds since a moment, corrected for changes of the clock; None: it was not changed."""
     closed: str = ""
     """A node of an assignment that has not started which does not take it any more."""
 
     # --- pods
 
     @functools.cached_property
-    def active(self) -> list[kubernetes.Pod]:
+    def active(self) -> list[core.Pod]:
         return [pod for pod in self.pods if members.is_active(pod)]
 
     @functools.cached_property
-    def older(self) -> list[kubernetes.Pod]:
+    def older(self) -> list[core.Pod]:
         """Active pods of attempts that are over."""
         attempt = self.owner.status.attempt
         keys = ((pod, members.key_of(pod)) for pod in self.active)
         return [pod for pod, key in keys if key is not None and key.attempt != attempt]
 
     @functools.cached_property
-    def present(self) -> dict[Member, kubernetes.Pod]:
+    def present(self) -> dict[Member, core.Pod]:
         """This attempt's pods."""
-        found: dict[Member, kubernetes.Pod] = {}
+        found: dict[Member, core.Pod] = {}
         for pod in self.pods:
             key = members.key_of(pod)
             if key is not None and key.attempt == self.owner.status.attempt:
@@ -76,14 +80,14 @@ class View:
     def node(self, name: str) -> Node:
         return self.nodes.get(name, _READY)
 
-    def node_of(self, pod: kubernetes.Pod) -> Node:
+    def node_of(self, pod: core.Pod) -> Node:
         return self.node(pod.spec.node_name or "")
 
     # --- members
 
     @functools.cached_property
     def assigned(self) -> dict[str, list[run.Member]]:
-        """By role, the room of this attempt."""
+        """By role, how many pods are assigned in this attempt."""
         assignment = self.owner.status.assignment
         if assignment is None or assignment.attempt != self.owner.status.attempt:
             return {}
@@ -91,7 +95,7 @@ class View:
 
     @functools.cached_property
     def sizes(self) -> dict[str, int]:
-        """By role, how many members there should be: those that have room and may keep it."""
+        """By role, how many members there should be: those that are assigned and not evicted."""
         keep, most = kept_members(self.owner), self._most
         return {
             role: min(len(listed), keep.get(role, len(listed)), most.get(role, len(listed)))
@@ -100,14 +104,14 @@ class View:
 
     @functools.cached_property
     def _most(self) -> Mapping[str, int]:
-        """By role, how many members may be there at most: room for more that an earlier leader
-        gave is not taken before today's has confirmed it."""
+        """By role, how many members may exist at most: pods that an earlier leader assigned are not
+        created before the current one has confirmed the assignment."""
         status = self.owner.status
         if status.phase not in ("Starting", "Running") or not status.members or self.is_current():
             return {}
         keys = [key for pod in self.pods if (key := members.key_of(pod)) is not None]
-        begun = begun_members(self.owner, keys)
-        return {role: begun.get(role, 0) for role in self.assigned}
+        counts = started_members(self.owner, keys)
+        return {role: counts.get(role, 0) for role in self.assigned}
 
     @functools.cached_property
     def wanted(self) -> dict[Member, run.Member]:
@@ -124,7 +128,7 @@ class View:
         return self.owner.status.members or {}
 
     def is_current(self) -> bool:
-        """Whether the room was given, or confirmed, by the leader of today."""
+        """Whether the assignment was made, or confirmed, by the current leader."""
         assignment = self.owner.status.assignment
         return assignment is not None and assignment.epoch == self.epoch
 
@@ -146,7 +150,7 @@ class View:
         return self.seconds_since(history[-1].at) if history else 0.0
 
 
-def begun_members(owner: run.Run, pods: Iterable[run.MemberKey]) -> dict[str, int]:
+def started_members(owner: run.Run, pods: Iterable[run.MemberKey]) -> dict[str, int]:
     """By role, how many members of this attempt are known to have started, or have a pod."""
     found = dict(owner.status.members or {})
     for key in pods:

@@ -1,79 +1,74 @@
-"""Run: carries out what `control.runmachine` plans.
+"""The run controller: executes the plans of `control.runs.state_machine`.
 
-The Run is read from the store itself, so a step never acts on a phase that an earlier step has
-left; pods come from the cache, and are read again before a phase is left for good unless the cache
-is known to show all (`control.begun`): a pod that it does not show yet would be left behind.
+The Run is read from the store itself, so a step never acts on an outdated phase. Pods come from the
+cache, and are listed again before the end of a phase unless the cache is known to be complete
+(`control.runs.expectations`): a pod that it does not show yet would be left behind.
 
-Writes all of the status but what is the scheduler's: assignment, nomination, eviction, queue.
+Writes all of the status but the fields of the scheduler: assignment, nomination, eviction, queue.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import datetime
-import itertools
 import logging
 import math
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from windlass.control import (
-    begun,
-    builds,
-    durations,
-    events,
-    holding,
-    leader,
+from windlass.control.model import (
+    attempts,
     members,
-    nodes,
-    podrender,
+    pod_indexes,
     ports,
-    progress,
-    retrying,
-    runmachine,
-    runtime,
-    runview,
-    starting,
+    retry,
+    run_view,
+    unsupported,
 )
-from windlass.control.engine import Engine
-from windlass.kinds import kubernetes, meta, reasons, run, times
-from windlass.store import client, errors
-from windlass.store.reflector import Reflector
+from windlass.control.model.capabilities import Engine
+from windlass.control.runs import (
+    environment_builds,
+    expectations,
+    node_lifecycle,
+    pod_template,
+    progress,
+    start_gate,
+    state_machine,
+    usage_intervals,
+)
+from windlass.control.runtime import controller, event_recorder, leader_election
+from windlass.control.runtime.clock import Elapsed
+from windlass.control.runtime.concurrency import all_of
+from windlass.kinds import reasons
+from windlass.kinds.types import core, meta, run
+from windlass.kinds.values import duration, times
+from windlass.store import errors, interface
+from windlass.store.informer import Informer
 
 log = logging.getLogger(__name__)
 
 NAME = "runs"
-POD_INDEX = "run"
-"""Name of the pod reflector's index by the uid of the owning Run."""
-_AT_ONCE = 16
-"""Pod requests in flight at once for one Run."""
 _STEPS_AT_ONCE = 4
 _ON_THE_WAY = ("Starting", "Running", "Stopping")
-"""Phases after which more follows."""
+"""Phases that are not final."""
 _RULES = ("denied", "ValidatingAdmissionPolicy", "admission webhook")
-"""How refusals by rules that somebody made begin, which are told apart from a pod that is wrong."""
-_TOLD = {
-    "Running": (events.NORMAL, "Started"),
-    "Queued": (events.WARNING, "Retried"),
-    "Succeeded": (events.NORMAL, "Succeeded"),
-    "Failed": (events.WARNING, "Failed"),
-    "Stopped": (events.NORMAL, "Stopped"),
+"""The texts of refusals by an admission policy, as opposed to an invalid pod."""
+_EVENTS = {
+    "Running": (event_recorder.NORMAL, "Started"),
+    "Queued": (event_recorder.WARNING, "Retried"),
+    "Succeeded": (event_recorder.NORMAL, "Succeeded"),
+    "Failed": (event_recorder.WARNING, "Failed"),
+    "Stopped": (event_recorder.NORMAL, "Stopped"),
 }
-"""Changes of phase that people are told of by an event: two of a plain run."""
-
-
-def pod_index(pod: kubernetes.Pod) -> Iterable[str]:
-    uid = members.owner_uid(pod)
-    return (uid,) if uid else ()
+"""Changes of phase with an event: two for a plain run."""
 
 
 def only_waits(owner: run.Run) -> bool:
-    """Whether there is nothing to do for a Run but to wait for room: thousands may do that, and
-    each is told now and then why."""
+    """Whether the Run only waits for capacity: thousands may do that, and the scheduler updates the
+    reason of each from time to time."""
     return (
         owner.status.phase == "Queued"
         and owner.status.assignment is None
@@ -87,119 +82,122 @@ class Runs:
 
     def __init__(
         self,
-        store: client.Store,
-        pods: Reflector[kubernetes.Pod],
+        store: interface.Store,
+        pods: Informer[core.Pod],
         epoch: Callable[[], int],
         *,
-        silence: nodes.Silence | None = None,
+        nodes: node_lifecycle.NodeStates | None = None,
         engine: Callable[[], Engine] = Engine,
-        address: Callable[[str], str] = lambda _: "",
-        gate: starting.Gate | None = None,
+        gate: start_gate.StartGate | None = None,
         now: Callable[[], datetime.datetime] = times.now,
-        clock: Callable[[], float] = leader.steady_clock,
+        clock: Callable[[], float] = leader_election.steady_clock,
     ) -> None:
         self._store = store
         self._pods = pods
         self._epoch = epoch
-        """The scheduler's of today; assignments of others are not started."""
-        self._silence = silence
-        """Without it all nodes are as they should be."""
+        """The epoch of the present scheduler; assignments of other epochs are not started."""
+        self._nodes = nodes
+        """None: all nodes are ready, and have no addresses."""
         self._engine = engine
-        self._address = address
-        """Where others reach a node; "" if that is not known."""
-        self._gate = gate or starting.Gate(store)
-        self._builds = builds.Builds(store, pods)
+        self._gate = gate or start_gate.StartGate(store)
+        self._builds = environment_builds.Builds(store, pods)
         self._ports = ports.Ports()
-        self._begun = begun.Begun()
+        self._expectations = expectations.PodExpectations()
         self._now = now
         self._clock = clock
-        self._elapsed = durations.Elapsed(now, clock)
+        self._elapsed = Elapsed(now, clock)
         self._reported: dict[str, float] = {}
         """By uid of a Run, when its progress was last written."""
         self._misreported: set[str] = set()
 
-    async def reconcile(self, key: runtime.Key) -> runtime.Result:
+    async def reconcile(self, key: controller.Key) -> controller.Result:
         namespace, name = key
         try:
             owner = await self._store.get(run.Run, name, namespace)
         except errors.NotFound:
-            return runtime.DONE
+            return controller.DONE
         return await self._steps(owner)
 
-    async def _steps(self, owner: run.Run) -> runtime.Result:
+    async def _steps(self, owner: run.Run) -> controller.Result:
         for _ in range(_STEPS_AT_ONCE):
-            shown = self._pods.by(POD_INDEX, owner.uid)
-            hindrance = await self._hindrance(owner, shown)
-            plan, wake = self._plan(owner, shown, hindrance)
+            shown = self._pods.by(pod_indexes.BY_RUN, owner.uid)
+            blocked = await self._blocked(owner, shown)
+            plan, wake = self._plan(owner, shown, blocked)
             leaves = plan.move is not None and plan.move.to not in _ON_THE_WAY
-            if not self._begun.all_shown(owner, shown) and leaves:
-                plan, wake = self._plan(owner, await self._live_pods(owner), hindrance)
+            if not self._expectations.satisfied(owner, shown) and leaves:
+                plan, wake = self._plan(owner, await self._live_pods(owner), blocked)
             problem, written = await self._carry_out(owner, plan)
             if problem:
-                return runtime.failed(problem)
+                return controller.failed(problem)
             if written is None:
                 break
             owner = written
         await self._let_go(owner)
         wake = _sooner(plan.wake, wake, await self._fold_progress(owner))
-        return runtime.DONE if wake is None else runtime.again(wake + 0.01)
+        return controller.DONE if wake is None else controller.again(wake + 0.01)
 
-    async def _hindrance(self, owner: run.Run, shown: list[kubernetes.Pod]) -> podrender.Hindrance:
-        """Why the pods of one that starts cannot be made yet."""
+    async def _blocked(self, owner: run.Run, shown: list[core.Pod]) -> attempts.BlockedReason:
+        """Why the pods of a starting Run cannot be created yet."""
         if owner.status.phase != "Starting":
-            return podrender.Hindrance()
-        found = await self._gate.hindrance(owner, self._engine())
+            return attempts.BlockedReason()
+        found = await self._gate.blocked(owner, self._engine())
         keys = [key for key in map(members.key_of, shown) if key is not None]
-        begun = any(key.attempt == owner.status.attempt for key in keys)
-        if found.words or begun:
+        running = any(key.attempt == owner.status.attempt for key in keys)
+        if found.message or running:
             return found
-        return await self._builds.hindrance(owner, self._setting(owner, found))
+        return await self._builds.blocked(owner, self._context(owner, found))
 
     def _plan(
-        self, owner: run.Run, pods: list[kubernetes.Pod], hindrance: podrender.Hindrance
-    ) -> tuple[runmachine.Plan, float | None]:
-        """The next step, and when a node that is silent will count as lost."""
-        silent: dict[str, runview.Node] = {}
+        self, owner: run.Run, pods: list[core.Pod], blocked: attempts.BlockedReason
+    ) -> tuple[state_machine.Plan, float | None]:
+        """The next step, and when a silent node will count as lost."""
+        silent: dict[str, run_view.Node] = {}
         wake: float | None = None
-        if self._silence is not None and not owner.finished:
+        if self._nodes is not None and not owner.finished:
             names = {pod.spec.node_name for pod in pods if pod.spec.node_name}
-            room = owner.status.assignment
-            if room is not None and room.attempt == owner.status.attempt:
-                names |= {member.node for listed in room.members.values() for member in listed}
-            silent, wake = self._silence.look(sorted(names))
-        setting = self._setting(owner, hindrance)
+            assignment = owner.status.assignment
+            if assignment is not None and assignment.attempt == owner.status.attempt:
+                names |= {
+                    member.node for listed in assignment.members.values() for member in listed
+                }
+            within = duration.milliseconds(owner.spec.retries.lost_after) / 1000
+            silent, wake = self._nodes.lost(sorted(names), within)
+        context = self._context(owner, blocked)
         closed = self._gate.closed(owner) if owner.status.phase == "Queued" else ""
-        view = runview.View(
-            owner, pods, self._epoch(), self._now(), silent, setting, self._elapsed.since, closed
+        view = run_view.View(
+            owner, pods, self._epoch(), self._now(), silent, context, self._elapsed.since, closed
         )
-        return runmachine.plan(view), wake
+        return state_machine.plan(view), wake
 
-    def _setting(self, owner: run.Run, hindrance: podrender.Hindrance) -> podrender.Setting:
-        engine, room = self._engine(), owner.status.assignment
-        if owner.status.phase not in ("Starting", "Running") or room is None:
+    def _context(self, owner: run.Run, blocked: attempts.BlockedReason) -> attempts.AttemptContext:
+        engine, assignment = self._engine(), owner.status.assignment
+        if owner.status.phase not in ("Starting", "Running") or assignment is None:
             self._ports.forget(owner)
-            return podrender.Setting(engine)
-        named = {member.node for listed in room.members.values() for member in listed}
-        known = {node: self._address(node) for node in named}
+            return attempts.AttemptContext(engine)
+        named = {member.node for listed in assignment.members.values() for member in listed}
+        known = {node: self._nodes.address(node) for node in named} if self._nodes else {}
         block = None
         if engine.addresses == "node":
-            own = self._pods.by(POD_INDEX, owner.uid)
+            own = self._pods.by(pod_indexes.BY_RUN, owner.uid)
             try:
                 block = self._ports.take(owner, engine.ports, own, self._pods)
             except ports.NoPortsError as none:
-                hindrance = podrender.Hindrance(words=str(none))
-        return podrender.Setting(engine, block, hindrance, {n: a for n, a in known.items() if a})
+                blocked = attempts.BlockedReason(message=str(none))
+        addresses = {node: address for node, address in known.items() if address}
+        return attempts.AttemptContext(engine, block, blocked, addresses)
 
-    async def _carry_out(self, owner: run.Run, plan: runmachine.Plan) -> tuple[str, run.Run | None]:
-        """What went wrong, if something did; and the Run if its next step can be taken at once."""
+    async def _carry_out(
+        self, owner: run.Run, plan: state_machine.Plan
+    ) -> tuple[str, run.Run | None]:
+        """The error, if there is one; and the Run if its next step can follow at once."""
         if plan.note is not None:
             return "", await self._patch(owner, self._noted(owner, plan.note))
         move = plan.move
         if plan.create:
-            problem = await self._create_company(owner) or await self._create_all(
+            problem = await self._create_dependents(owner) or await self._create_all(
                 owner, plan.create
             )
-            if isinstance(problem, runmachine.Move):
+            if isinstance(problem, state_machine.Move):
                 move = problem
             elif problem:
                 return problem, None
@@ -207,35 +205,35 @@ class Runs:
         written = await self._write(owner, move) if move is not None else None
         await all_of(self._delete(pod, grace_seconds=0) for pod in plan.force)
         if plan.delete_run:
-            uid = client.Preconditions(uid=owner.uid)
+            uid = interface.Preconditions(uid=owner.uid)
             await self._store.delete(run.Run, owner.name, owner.namespace, preconditions=uid)
         return "", written if move is not None and move.to in _ON_THE_WAY else None
 
     def _noted(self, owner: run.Run, note: Mapping[str, Any]) -> dict[str, Any]:
-        """A note; if it says who joins or leaves, with what that means for the room they hold."""
+        """A note; if replicas join or leave, with the change of their usage intervals."""
         sizes = note.get("members")
         if sizes is None or not owner.status.held:
             return dict(note)
         before = owner.status.members or {}
         if any(size < before.get(role, 0) for role, size in sizes.items()):
-            held = holding.leaving(owner, sizes)
+            intervals = usage_intervals.leaving(owner, sizes)
         else:
-            held = holding.started(owner, sizes, self._now())
-        return {**note, "held": msgspec.to_builtins(held)}
+            intervals = usage_intervals.started(owner, sizes, self._now())
+        return {**note, "held": msgspec.to_builtins(intervals)}
 
     async def _kept_for_ledger(self, owner: run.Run) -> run.Run:
-        """The Run with the finalizer that keeps it until the ledger has written down what it held;
-        most have it from the moment they were created."""
-        if not self._engine().ledger or holding.holds_ledger(owner):
+        """The Run with the finalizer that keeps it until the ledger has recorded its usage; most
+        have it from their creation."""
+        if not self._engine().ledger or usage_intervals.holds_ledger(owner):
             return owner
         names = [*(owner.metadata.finalizers or ()), run.FINALIZER_LEDGER]
         return await self._finalizers(owner, names)
 
     async def _let_go(self, owner: run.Run) -> None:
-        """Where there is no ledger any more, nothing waits for it."""
+        """Removes the finalizer of the ledger where there is no ledger any more."""
         if owner.metadata.deletion_timestamp and owner.finished and not self._engine().ledger:
-            left = holding.without_ledger(owner)
-            if holding.holds_ledger(owner):
+            left = usage_intervals.without_ledger(owner)
+            if usage_intervals.holds_ledger(owner):
                 await self._finalizers(owner, left)
 
     async def _finalizers(self, owner: run.Run, names: list[str]) -> run.Run:
@@ -245,106 +243,116 @@ class Runs:
             patch={"metadata": {**version, "finalizers": names}},
         )  # fmt: skip
 
-    def _held(self, owner: run.Run, move: runmachine.Move) -> dict[str, Any]:
-        """What a change of phase means for the room that members hold."""
+    def _usage_patch(self, owner: run.Run, move: state_machine.Move) -> dict[str, Any]:
+        """The change of usage intervals with a change of phase."""
         if not self._engine().ledger:
             return {}
         if move.to in ("Starting", "Running"):
             sizes = move.members if owner.status.held or move.to == "Starting" else None
-            held = None if sizes is None else holding.started(owner, sizes, self._now())
+            intervals = (
+                None if sizes is None else usage_intervals.started(owner, sizes, self._now())
+            )
         elif move.to != "Stopping":
-            pods = self._pods.by(POD_INDEX, owner.uid)
-            held = holding.over(owner, pods, self._now(), again=move.next_attempt)
+            pods = self._pods.by(pod_indexes.BY_RUN, owner.uid)
+            intervals = usage_intervals.over(owner, pods, self._now(), again=move.next_attempt)
         else:
-            held = None
-        if held is None or held == owner.status.held:
+            intervals = None
+        if intervals is None or intervals == owner.status.held:
             return {}
-        return {"held": msgspec.to_builtins(held)}
+        return {"held": msgspec.to_builtins(intervals)}
 
     async def _fold_progress(self, owner: run.Run) -> float | None:
-        """Writes what the job reports, if that is new; when to come again for it."""
+        """Writes the progress that the job reports, if it is new; returns when to check again."""
         if owner.finished:
-            # Where the node's own kubelet says that a pod has ended, its last words come after.
+            # If the kubelet reports the end of a pod, the last progress report comes after it.
             self._reported.pop(owner.uid, None)
-            self._begun.forget(owner)
-            if not self._pods.by(POD_INDEX, owner.uid):
+            self._expectations.forget(owner)
+            if not self._pods.by(pod_indexes.BY_RUN, owner.uid):
                 self._misreported.discard(owner.uid)
         elif owner.status.phase != "Running":
             return None
-        told = await self._progress(owner)
-        if told is None or told == owner.status.progress:
+        reported = await self._progress(owner)
+        if reported is None or reported == owner.status.progress:
             return None
         left = self._reported.get(owner.uid, -math.inf) + progress.EVERY - self._clock()
         if left > 0:
             return left
         if not owner.finished:
             self._reported[owner.uid] = self._clock()
-        # Without a resourceVersion: it takes nothing from anybody, and only we write it.
+        # Without a resourceVersion: only this controller writes the field.
         await self._store.patch(
             run.Run, owner.name, owner.namespace, subresource="status",
-            patch={"status": {"progress": _progress_patch(told, owner.status.progress)}},
+            patch={"status": {"progress": _progress_patch(reported, owner.status.progress)}},
         )  # fmt: skip
         return None
 
     async def _progress(self, owner: run.Run) -> run.Progress | None:
         try:
-            return progress.of_run(owner, self._pods.by(POD_INDEX, owner.uid))
+            return progress.of_run(owner, self._pods.by(pod_indexes.BY_RUN, owner.uid))
         except progress.ProgressError:
             if owner.uid not in self._misreported:
                 self._misreported.add(owner.uid)
-                await events.tell(
-                    self._store, owner, events.WARNING, "ProgressIgnored", progress.PROBLEM, NAME
+                await event_recorder.record(
+                    self._store,
+                    owner,
+                    event_recorder.WARNING,
+                    "ProgressIgnored",
+                    progress.PROBLEM,
+                    NAME,
                 )
             return None
 
-    async def _live_pods(self, owner: run.Run) -> list[kubernetes.Pod]:
+    async def _live_pods(self, owner: run.Run) -> list[core.Pod]:
         found = await self._store.list(
-            kubernetes.Pod, owner.namespace, label_selector=f"{run.LABEL_RUN}={owner.name}"
+            core.Pod, owner.namespace, label_selector=f"{run.LABEL_RUN}={owner.name}"
         )
         return [pod for pod in found.items if members.owner_uid(pod) == owner.uid]
 
-    async def _create_company(self, owner: run.Run) -> runmachine.Move | None:
-        """What members prove themselves with to each other, and their names; and the last look at
-        what the engine can do, for those who came past the door."""
-        problem = podrender.unsupported(owner.spec, self._engine())
+    async def _create_dependents(self, owner: run.Run) -> state_machine.Move | None:
+        """Creates the Secret and the Service of the replicas; and checks the capabilities of the
+        engine again, for Runs that were not validated at creation."""
+        problem = unsupported.unsupported(owner.spec, self._engine())
         if problem:
-            return runmachine.Move("Stopping", reasons.Reason.UNSUPPORTED, problem)
+            return state_machine.Move("Stopping", reasons.Reason.UNSUPPORTED, problem)
         for made in (
-            podrender.secret_of(owner, secrets.token_hex(32)),
-            podrender.service_of(owner, self._engine()),
+            pod_template.secret_of(owner, secrets.token_hex(32)),
+            pod_template.service_of(owner, self._engine()),
         ):
             if made is not None:
                 with contextlib.suppress(errors.AlreadyExists):
                     await self._store.create(made)
         return None
 
-    async def _create_all(self, owner: run.Run, pods: podrender.Pods) -> runmachine.Move | str:
-        """ "" when all exist; words when it should be tried again; a Move when the attempt is over.
-        What was made before one was refused goes with the attempt: no half of a gang stays."""
+    async def _create_all(
+        self, owner: run.Run, pods: pod_template.Pods
+    ) -> state_machine.Move | str:
+        """ "" when all pods exist; a message when it should be tried again; a Move when the attempt
+        is over. Pods that were created before a refusal end with the attempt: no part of a gang
+        stays."""
         starts = owner.status.phase == "Starting"
-        # One alone is refused whole; of several, one of each role is tried first.
+        # A single pod is refused or not; of several, one of each role is tried first.
         if starts and len(pods) > 1 and self._engine().admission:
             refusal = await self._gate.refusal(owner, pods)
             if refusal is not None:
                 return _refused(refusal)
         answers = await all_of(self._create(pod) for pod in pods)
-        moves = [answer for answer in answers if isinstance(answer, runmachine.Move)]
+        moves = [answer for answer in answers if isinstance(answer, state_machine.Move)]
         if not moves:
             return next((answer for answer in answers if answer), "")
         self._gate.forget(owner)
         if not starts and moves[0].reason == reasons.Reason.ADMISSION_REFUSED:
-            return moves[0].message  # the others run on; it joins when it is admitted
+            return moves[0].message  # the others continue; it joins when it is admitted
         return moves[0]
 
-    async def _create(self, pod: kubernetes.Pod) -> runmachine.Move | str:
-        self._begun.making(pod)
+    async def _create(self, pod: core.Pod) -> state_machine.Move | str:
+        self._expectations.creating(pod)
         try:
-            self._begun.made(await self._store.create(pod))
+            self._expectations.created(await self._store.create(pod))
         except errors.AlreadyExists:
-            found = await self._store.get(kubernetes.Pod, pod.name, pod.namespace)
+            found = await self._store.get(core.Pod, pod.name, pod.namespace)
             if members.owner_uid(found) != members.owner_uid(pod):
-                return f"waiting until pod {pod.name}, which belongs to somebody else, is gone"
-            self._begun.made(found)
+                return f"waiting until pod {pod.name} of another owner is deleted"
+            self._expectations.created(found)
             old = members.restart_of(found) < members.restart_of(pod)
             if old or found.metadata.deletion_timestamp:
                 return f"waiting until the last pod of the name {pod.name} is gone"
@@ -352,27 +360,27 @@ class Runs:
             return _refused(error)
         return ""
 
-    async def _delete(self, pod: kubernetes.Pod, grace_seconds: int | None = None) -> None:
-        uid = client.Preconditions(uid=pod.uid)
+    async def _delete(self, pod: core.Pod, grace_seconds: int | None = None) -> None:
+        uid = interface.Preconditions(uid=pod.uid)
         try:
             await self._store.delete(
-                kubernetes.Pod, pod.name, pod.namespace,
+                core.Pod, pod.name, pod.namespace,
                 preconditions=uid, grace_seconds=grace_seconds,
             )  # fmt: skip
         except (errors.NotFound, errors.Conflict):
-            return  # gone, or another pod by now
+            return  # deleted, or replaced by another pod
 
-    async def _write(self, owner: run.Run, move: runmachine.Move) -> run.Run:
-        """The change of phase, with the last that the job said of itself."""
+    async def _write(self, owner: run.Run, move: state_machine.Move) -> run.Run:
+        """Writes the change of phase, with the last progress of the job."""
         if move.to == "Starting":
             owner = await self._kept_for_ledger(owner)
-        status = status_patch(owner, move, self._now()) | self._held(owner, move)
-        told = None if owner.status.phase == "Queued" else await self._progress(owner)
-        if told is not None and told != owner.status.progress:
-            status["progress"] = _progress_patch(told, owner.status.progress)
+        status = status_patch(owner, move, self._now()) | self._usage_patch(owner, move)
+        progress = None if owner.status.phase == "Queued" else await self._progress(owner)
+        if progress is not None and progress != owner.status.progress:
+            status["progress"] = _progress_patch(progress, owner.status.progress)
         written = await self._patch(owner, status)
         if move.to == "Starting":
-            self._begun.begin(written)
+            self._expectations.begin(written)
         log.info(
             "run %s/%s: %s -> %s %s", owner.namespace, owner.name, owner.status.phase, move.to,
             move.message,
@@ -380,18 +388,18 @@ class Runs:
         await self._announce(owner, move)
         return written
 
-    async def _announce(self, owner: run.Run, move: runmachine.Move) -> None:
-        if move.to not in _TOLD:
+    async def _announce(self, owner: run.Run, move: state_machine.Move) -> None:
+        if move.to not in _EVENTS:
             return
-        kind, word = _TOLD[move.to]
+        kind, event_reason = _EVENTS[move.to]
         if move.next_attempt and move.reason == reasons.Reason.PREEMPTED:
-            word = "Preempted"
+            event_reason = "Preempted"
         attempt = owner.status.attempt
-        words = f"attempt {attempt}: {move.message}" if attempt else move.message
-        await events.tell(self._store, owner, kind, word, words, NAME)
+        text = f"attempt {attempt}: {move.message}" if attempt else move.message
+        await event_recorder.record(self._store, owner, kind, event_reason, text, NAME)
 
     async def _patch(self, owner: run.Run, status: dict[str, Any]) -> run.Run:
-        """Writes into the status, if the Run is still as it was read."""
+        """Patches the status, if the Run is still as it was read."""
         version = {"resourceVersion": owner.metadata.resource_version}
         return await self._store.patch(
             run.Run, owner.name, owner.namespace, subresource="status",
@@ -399,29 +407,41 @@ class Runs:
         )  # fmt: skip
 
 
-def _refused(error: errors.ApiError) -> runmachine.Move:
-    """The cluster does not admit a pod. What no rule of a namespace refuses, but the API itself,
-    will never be admitted."""
+def _refused(error: errors.ApiError) -> state_machine.Move:
+    """The cluster does not admit a pod. If the API itself refuses it, and no policy of a namespace,
+    it will never be admitted."""
     invalid = isinstance(error, errors.Invalid)
     ruled = not invalid or any(word in error.message for word in _RULES)
     reason = reasons.Reason.ADMISSION_REFUSED if ruled else reasons.Reason.UNSUPPORTED
-    return runmachine.Move("Stopping", reason, error.message)
+    return state_machine.Move("Stopping", reason, error.message)
 
 
-def _progress_patch(told: run.Progress, before: run.Progress | None) -> dict[str, Any]:
-    """The whole of it: metrics that are no longer reported go."""
+def _progress_patch(progress: run.Progress, before: run.Progress | None) -> dict[str, Any]:
+    """The whole progress: metrics that are no longer reported are removed."""
     metrics: dict[str, float | None] | None = None
-    if told.metrics is not None:
-        metrics = dict.fromkeys((before.metrics if before else None) or ()) | told.metrics
-    return {"fraction": told.fraction, "metrics": metrics, "checkpoint": told.checkpoint}
+    if progress.metrics is not None:
+        metrics = dict.fromkeys((before.metrics if before else None) or ()) | progress.metrics
+    return {"fraction": progress.fraction, "metrics": metrics, "checkpoint": progress.checkpoint}
 
 
 def _sooner(*moments: float | None) -> float | None:
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def status_patch(owner: run.Run, move: runmachine.Move, now: datetime.datetime) -> dict[str, Any]:
-    """What the change of phase writes into the status."""
+def _cause(owner: run.Run, move: state_machine.Move) -> str:
+    """Who caused a change of phase: of a preemption, what the scheduler recorded with it."""
+    if move.reason != reasons.Reason.PREEMPTED:
+        return NAME
+    if owner.status.eviction is not None:
+        return owner.status.eviction.by
+    history = owner.status.history
+    return history[-1].by if history and history[-1].reason == move.reason else NAME
+
+
+def status_patch(
+    owner: run.Run, move: state_machine.Move, now: datetime.datetime
+) -> dict[str, Any]:
+    """The status patch of a change of phase."""
     status = owner.status
     step = run.Transition(
         at=times.seconds(now),
@@ -429,7 +449,7 @@ def status_patch(owner: run.Run, move: runmachine.Move, now: datetime.datetime) 
         to_phase=move.to,
         reason=move.reason,
         message=move.message,
-        by=NAME,
+        by=_cause(owner, move),
     )
     history = [*(status.history or [_submitted(owner, now)]), step][-run.HISTORY_LENGTH :]
     patch = {
@@ -444,7 +464,7 @@ def status_patch(owner: run.Run, move: runmachine.Move, now: datetime.datetime) 
     }
     if move.members is not None:
         patch["members"] = _whole(status.members, move.members)
-    avoided = retrying.avoided(owner, move.avoid, now)
+    avoided = retry.avoided(owner, move.avoid, now)
     if avoided != (status.avoid or []):
         patch["avoid"] = avoided or None
     if move.next_attempt:
@@ -461,14 +481,14 @@ def status_patch(owner: run.Run, move: runmachine.Move, now: datetime.datetime) 
 
 
 def _submitted(owner: run.Run, now: datetime.datetime) -> run.Transition:
-    """How every history begins. It is written with the first step: a Run that nobody has touched
-    is Queued as it is."""
+    """The first entry of every history. It is written with the first step: an untouched Run is
+    Queued."""
     at = owner.metadata.creation_timestamp or times.seconds(now)
     return run.Transition(at=at, to_phase="Queued", message="submitted", by=NAME)
 
 
 def _whole(before: Mapping[str, int] | None, after: Mapping[str, int]) -> dict[str, int | None]:
-    """A merge patch that leaves nothing of what was there before."""
+    """A merge patch that replaces the whole map."""
     return dict.fromkeys(before or ()) | dict(after)
 
 
@@ -483,7 +503,7 @@ _CONDITIONS = {
 
 
 def _conditions(
-    owner: run.Run, move: runmachine.Move, now: datetime.datetime
+    owner: run.Run, move: state_machine.Move, now: datetime.datetime
 ) -> list[meta.Condition]:
     kept = {condition.type: condition for condition in owner.status.conditions or ()}
     for name, status in _CONDITIONS.get(move.to, {}).items():
@@ -498,28 +518,3 @@ def _conditions(
             last_transition_time=since,
         )
     return list(kept.values())
-
-
-async def all_of(calls: Iterable[Any], at_once: int = _AT_ONCE) -> list[Any]:
-    """Awaits all, a few at a time; each call is made only when its turn has come. The first error
-    is raised after the rest have ended."""
-    iterator = iter(calls)
-    first = list(itertools.islice(iterator, 2))
-    if len(first) < 2:
-        return [await call for call in first]  # the most usual case needs no task
-    left, answers = enumerate(itertools.chain(first, iterator)), {}
-
-    async def some() -> None:
-        for number, call in left:
-            try:
-                answers[number] = await call
-            except Exception as error:
-                answers[number] = error
-            await asyncio.sleep(0)  # an answer may be there at once, and others wait, too
-
-    await asyncio.gather(*(some() for _ in range(at_once)))
-    found = [answers[number] for number in sorted(answers)]
-    for answer in found:
-        if isinstance(answer, Exception):
-            raise answer
-    return found

@@ -1,11 +1,11 @@
-"""Nodes that fall silent: who marks them, and what that means for their pods.
+"""Nodes that stop renewing their leases, and the consequences for their pods.
 
-`Heartbeats` marks a node whose Lease is no longer renewed; on Kubernetes its own node controller
-does that, so whether we do is a fact of the engine. It believes no other machine's clock: a lease
-is stale when it was seen unchanged for the whole time by the clock here.
+`Heartbeats` marks a node whose Lease is no longer renewed. On Kubernetes the node controller does
+that; a capability of the engine decides. Clocks of other machines are not trusted: a lease is stale
+when it did not change for the whole time by the local clock.
 
-`Silence` tells the run controller which nodes are lost. A node that only restarts its agent comes
-back before, adopts its pods, and nothing happened.
+`NodeStates` has the lost nodes for the run controller. A node that only restarts its agent is ready
+again before that, and adopts its pods.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from windlass.control import runtime, runview
-from windlass.kinds import kubernetes, meta, times
-from windlass.store import client, errors
-from windlass.store.reflector import Change, Reflector
+from windlass.control.model import run_view
+from windlass.control.runtime import controller
+from windlass.kinds.types import core, meta
+from windlass.kinds.values import times
+from windlass.store import errors, interface
+from windlass.store.informer import Change, Informer
 
 log = logging.getLogger(__name__)
 
@@ -27,64 +29,65 @@ NAME = "nodes"
 LEASES = "kube-node-lease"
 STALE = 40.0
 """Seconds without a renewal after which a node is marked."""
-LOOK = 10.0
+CHECK_EVERY = 10.0
+"""Seconds between two checks of a lease."""
 LOST = 60.0
-"""Seconds that a node may be marked, or say itself that it is not ready, before it counts as lost:
-long enough for its agent to be replaced."""
+"""Seconds that a node may be marked, or report itself as not ready, before it counts as lost: long
+enough for its agent to be replaced."""
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-"""The taint by which somebody vouches that nothing runs on a node any more."""
+"""The taint by which an administrator confirms that nothing runs on a node any more."""
 _MARK = "NodeStatusUnknown"
 
 
 class Heartbeats:
-    """The reconciler of one Node's readiness. A node without a Lease promised no heartbeat."""
+    """The reconciler of one Node's readiness. A node without a Lease sends no heartbeats."""
 
     def __init__(
         self,
-        store: client.Store,
+        store: interface.Store,
         is_ours: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._is_ours = is_ours
-        """Whether the engine leaves this to us."""
+        """Whether this controller marks the nodes of the engine."""
         self._clock = clock
         self._seen: dict[str, tuple[str, float]] = {}
-        """By node: what its lease said, and since when we know."""
+        """Node -> the renewal time in its lease, and its first observation by the local clock."""
 
-    async def reconcile(self, key: runtime.Key) -> runtime.Result:
+    async def reconcile(self, key: controller.Key) -> controller.Result:
         _, name = key
         if not self._is_ours():
-            return runtime.DONE
+            return controller.DONE
         try:
-            node = await self._store.get(kubernetes.Node, name)
-            lease = await self._store.get(kubernetes.Lease, name, LEASES)
+            node = await self._store.get(core.Node, name)
+            lease = await self._store.get(core.Lease, name, LEASES)
         except errors.NotFound:
             self._seen.pop(name, None)
-            return runtime.again(LOOK) if await self._exists(name) else runtime.DONE
+            return controller.again(CHECK_EVERY) if await self._exists(name) else controller.DONE
         now, renewed = self._clock(), lease.spec.renew_time or ""
         known, since = self._seen.setdefault(name, (renewed, now))
         if known != renewed:
             self._seen[name] = (renewed, now)
             if _is_marked(node):
                 await self._mark(node, "True", "AgentReady", "the agent renews its lease again")
-            return runtime.again(LOOK)
+            return controller.again(CHECK_EVERY)
         left = since + STALE - now
         if left > 0:
-            return runtime.again(min(LOOK, left + 0.01))
+            return controller.again(min(CHECK_EVERY, left + 0.01))
         if _ready(node).status not in ("Unknown", "False"):
-            words = f"the agent has not renewed its lease for {STALE:g} s"
-            await self._mark(node, "Unknown", _MARK, words)
-        return runtime.again(LOOK)
+            message = f"the agent has not renewed its lease for {STALE:g} s"
+            await self._mark(node, "Unknown", _MARK, message)
+        return controller.again(CHECK_EVERY)
 
     async def _exists(self, name: str) -> bool:
         try:
-            await self._store.get(kubernetes.Node, name)
+            await self._store.get(core.Node, name)
         except errors.NotFound:
             return False
         return True
 
-    async def _mark(self, node: kubernetes.Node, status: str, reason: str, message: str) -> None:
+    async def _mark(self, node: core.Node, status: str, reason: str, message: str) -> None:
         ready = meta.Condition(
             type="Ready",
             status=status,
@@ -94,7 +97,7 @@ class Heartbeats:
         )
         others = [c for c in node.status.conditions or () if c.type != "Ready"]
         await self._store.patch(
-            kubernetes.Node, node.name, subresource="status",
+            core.Node, node.name, subresource="status",
             patch={
                 "metadata": {"resourceVersion": node.metadata.resource_version},
                 "status": {"conditions": msgspec.to_builtins([*others, ready])},
@@ -103,36 +106,46 @@ class Heartbeats:
         log.warning("node %s: Ready is %s: %s", node.name, status, message)
 
 
-class Silence:
-    """Which nodes are lost or gone, as this leader has seen it."""
+class NodeStates:
+    """Lost and deleted nodes, as this leader has observed them."""
 
     def __init__(
-        self, nodes: Reflector[kubernetes.Node], clock: Callable[[], float] = time.monotonic
+        self, nodes: Informer[core.Node], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._nodes = nodes
         self._clock = clock
         self._since: dict[str, float] = {}
-        nodes.add_handler(self._see)
+        nodes.add_handler(self._on_node)
 
-    def look(self, names: Iterable[str]) -> tuple[dict[str, runview.Node], float | None]:
-        """Of these nodes, those that are lost or gone; and when to look again at the others."""
-        found: dict[str, runview.Node] = {}
+    def lost(
+        self, names: Iterable[str], within: float = LOST
+    ) -> tuple[dict[str, run_view.Node], float | None]:
+        """The lost or deleted ones of these nodes, and the seconds until another one may be
+        lost. `within`: seconds after which a Run gives its replicas up; shorter than usual, its
+        nodes count as lost then."""
+        found: dict[str, run_view.Node] = {}
         wake: float | None = None
         for name in names:
             node, since = self._nodes.get(name), self._since.get(name)
             if node is None or _is_out(node):
-                found[name] = runview.Node("gone")
+                found[name] = run_view.Node("gone")
             elif since is not None:
-                left = since + LOST - self._clock()
+                silent = self._clock() - since
+                left = min(LOST, within) - silent
                 if left <= 0:
-                    found[name] = runview.Node("lost", _ready(node).last_transition_time)
+                    since_when = _ready(node).last_transition_time or ""
+                    found[name] = run_view.Node("lost", silent, since_when)
                 else:
                     wake = left if wake is None else min(left, wake)
         return found, wake
 
-    def _see(
-        self, _: Change, before: kubernetes.Node | None, after: kubernetes.Node | None
-    ) -> None:
+    def address(self, name: str) -> str:
+        """The address at which other nodes reach a node; "" if it is unknown."""
+        node = self._nodes.get(name)
+        listed = (node.status.addresses if node else None) or ()
+        return next((each.address for each in listed if each.type == "InternalIP"), "")
+
+    def _on_node(self, _: Change, before: core.Node | None, after: core.Node | None) -> None:
         if after is None:
             assert before is not None, "a change has an object before or after it"  # noqa: S101
             self._since.pop(before.name, None)
@@ -142,22 +155,22 @@ class Silence:
             self._since.setdefault(after.name, self._clock())
 
 
-def matters(before: kubernetes.Node | None, after: kubernetes.Node | None) -> bool:
-    """Whether a change of a node may mean something for the Runs on it."""
+def matters(before: core.Node | None, after: core.Node | None) -> bool:
+    """Whether a change of a node may affect the Runs on it."""
     if before is None or after is None:
         return True
     return before.is_ready != after.is_ready or _is_out(before) != _is_out(after)
 
 
-def _is_out(node: kubernetes.Node) -> bool:
+def _is_out(node: core.Node) -> bool:
     return any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints or ())
 
 
-def _ready(node: kubernetes.Node) -> meta.Condition:
+def _ready(node: core.Node) -> meta.Condition:
     found = (c for c in node.status.conditions or () if c.type == "Ready")
     return next(found, meta.Condition(type="Ready", status=""))
 
 
-def _is_marked(node: kubernetes.Node) -> bool:
+def _is_marked(node: core.Node) -> bool:
     ready = _ready(node)
     return ready.status == "Unknown" and ready.reason == _MARK

@@ -1,6 +1,6 @@
-"""What a job reports of itself: from the annotation on its pods to the Run's status. Pure.
+"""The progress of a job: from the annotation on its pods to the status of the Run. Pure.
 
-The agent carries what the job wrote onto the pod; anything may be in there.
+The agent copies what the job wrote to the pod; it can contain anything.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from windlass.control import members
-from windlass.kinds import kubernetes, run
+from windlass.control.model import members
+from windlass.kinds.types import core, run
 
 ANNOTATION = "windlass.dev/progress"
 EVERY = 10.0
-"""Seconds between two writes for one Run, at least."""
+"""The minimum of seconds between two writes for one Run."""
 LONGEST, LONGEST_NAME, MOST_METRICS = 16 * 1024, 63, 64
 PROBLEM = (
     f"the progress that it reports is ignored: write JSON such as "
@@ -25,18 +25,18 @@ PROBLEM = (
 
 
 class ProgressError(ValueError):
-    """A pod reports something that is no progress."""
+    """The annotation of a pod is no valid progress."""
 
 
-def of_run(owner: run.Run, pods: Iterable[kubernetes.Pod]) -> run.Progress | None:
-    """What the first member that reports anything says: roles in their order, then by index."""
+def of_run(owner: run.Run, pods: Iterable[core.Pod]) -> run.Progress | None:
+    """The progress of the first replica that reports: roles in their order, then by index."""
     order = {role.name: place for place, role in enumerate(owner.spec.roles)}
-    told: dict[tuple[int, int], str] = {}
+    reports: dict[tuple[int, int], str] = {}
     for pod in pods:
         key, text = members.key_of(pod), (pod.metadata.annotations or {}).get(ANNOTATION)
         if key is not None and text and key.attempt == owner.status.attempt:
-            told[order.get(key.role, len(order)), key.index] = text
-    return read(told[min(told)]) if told else None
+            reports[order.get(key.role, len(order)), key.index] = text
+    return read(reports[min(reports)]) if reports else None
 
 
 def read(text: str) -> run.Progress:

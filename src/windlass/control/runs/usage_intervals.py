@@ -1,13 +1,13 @@
-"""From when to when members held their room: `status.held`, which the ledger writes down. Pure.
+"""The usage intervals of replicas: `status.held`, which the ledger records. Pure.
 
-Room is held from the step in which members are started until the attempt is over or the scheduler
-has taken the room of those that left back, as decisions count it too; with `placement.gang: false`
-a member holds its room until it has ended. The run controller writes this together with the step
-itself, so it costs no write of its own, and before any pod is removed.
+An interval begins with the step that starts replicas. It ends when the attempt is over or the
+scheduler has freed the capacity of replicas that left, as decisions count it; with
+`placement.gang: false` it ends when the replica ends. The run controller writes intervals together
+with the step itself, so they cost no write of their own, and before any pod is deleted.
 
-The ledger reads where members ran from `assignment`, as long as that is the same attempt's; what
-the scheduler will write over is copied first, up to a bound: a Run must stay small. Beyond it the
-ledger goes by what it has seen itself.
+The ledger reads the nodes of replicas from `assignment` while that is of the same attempt. What the
+scheduler will overwrite is copied first, up to a bound: a Run must stay small. Beyond it the ledger
+uses its own observations.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from windlass.control import members
-from windlass.control.runview import View
-from windlass.kinds import kubernetes, run, times
+from windlass.control.model import members
+from windlass.control.model.run_view import View
+from windlass.kinds.types import core, run
+from windlass.kinds.values import times
 
 MOST_COPIED = 200
-"""Members whose place is copied into one Run's status: about 20 KB."""
+"""Replicas whose nodes are copied into the status of one Run: about 20 KB."""
 
 
 def started(owner: run.Run, sizes: Mapping[str, int], now: datetime.datetime) -> list[run.Held]:
-    """With the step in which these members are started: a new attempt, or members that join."""
+    """For the step that starts these replicas: a new attempt, or replicas that join."""
     attempt, at = owner.status.attempt, times.seconds(now)
-    # Whoever left and has not been seen to be gone is: its index is somebody else's now.
+    # Replicas that left without a confirmation have ended: their index is used again.
     kept = [_ended(each, at) if _is_leaving(each) else each for each in owner.status.held or ()]
     for role, size in sorted(sizes.items()):
         first = _size(kept, attempt, role)
@@ -40,8 +41,8 @@ def started(owner: run.Run, sizes: Mapping[str, int], now: datetime.datetime) ->
 
 
 def leaving(owner: run.Run, sizes: Mapping[str, int]) -> list[run.Held]:
-    """With the step in which members above these sizes are told to go: where they are is copied,
-    because the scheduler cuts the assignment when they are gone."""
+    """For the step that removes replicas above these sizes: their nodes are copied, because the
+    scheduler cuts the assignment when they are gone."""
     kept: list[run.Held] = []
     for each in owner.status.held or ():
         stay = sizes.get(each.role, each.first + each.count) - each.first
@@ -57,7 +58,7 @@ def leaving(owner: run.Run, sizes: Mapping[str, int]) -> list[run.Held]:
 
 
 def left(view: View) -> list[run.Held] | None:
-    """What to write when the room of members that left has been taken back; None: nothing."""
+    """The intervals after the capacity of removed replicas was freed; None: no change."""
     held = view.owner.status.held or ()
     assigned = {role: len(listed) for role, listed in view.assigned.items()}
     gone = [each for each in held if _is_leaving(each) and each.first >= assigned.get(each.role, 0)]
@@ -68,9 +69,9 @@ def left(view: View) -> list[run.Held] | None:
 
 
 def over(
-    owner: run.Run, pods: Iterable[kubernetes.Pod], now: datetime.datetime, *, again: bool
+    owner: run.Run, pods: Iterable[core.Pod], now: datetime.datetime, *, again: bool
 ) -> list[run.Held] | None:
-    """With the step that ends an attempt; `again`: another will be given room. None: no change."""
+    """For the step that ends an attempt; `again`: another attempt follows. None: no change."""
     held = owner.status.held
     if not held:
         return None
@@ -107,7 +108,7 @@ def _ended(each: run.Held, at: str) -> run.Held:
 
 
 def _size(held: Sequence[run.Held], attempt: int, role: str) -> int:
-    """How many members of a role hold room: the first index that is free."""
+    """The number of replicas of a role with an open interval: the first free index."""
     return max(
         (
             each.first + each.count
@@ -119,14 +120,14 @@ def _size(held: Sequence[run.Held], attempt: int, role: str) -> int:
 
 
 def _places(owner: run.Run, each: run.Held) -> list[run.Member] | None:
-    room = owner.status.assignment
-    if room is None or room.attempt != each.attempt:
+    assignment = owner.status.assignment
+    if assignment is None or assignment.attempt != each.attempt:
         return None
-    return room.members.get(each.role, [])[each.first : each.first + each.count]
+    return assignment.members.get(each.role, [])[each.first : each.first + each.count]
 
 
-def _ends(pods: Iterable[kubernetes.Pod]) -> dict[tuple[int, str, int], str]:
-    """When members ended, as far as their pods tell."""
+def _ends(pods: Iterable[core.Pod]) -> dict[tuple[int, str, int], str]:
+    """When replicas ended, as far as their pods show."""
     found = {}
     for pod in pods:
         key, end = members.key_of(pod), members.ended_at(pod)
@@ -136,7 +137,7 @@ def _ends(pods: Iterable[kubernetes.Pod]) -> dict[tuple[int, str, int], str]:
 
 
 def _early(each: run.Held, ends: Mapping[tuple[int, str, int], str]) -> run.Held:
-    """With the ends of members that ended before the others."""
+    """The interval with the ends of replicas that ended before the others."""
     if not ends or each.until is None:
         return each
     since, until = times.parse(each.since), times.parse(each.until)
@@ -149,7 +150,7 @@ def _early(each: run.Held, ends: Mapping[tuple[int, str, int], str]) -> run.Held
 
 
 def _bounded(held: list[run.Held]) -> list[run.Held]:
-    """The latest first: copies of the oldest places go, then the oldest."""
+    """The latest first: drops the copied nodes of the oldest, then the oldest."""
     copied, found = 0, []
     for each in reversed(held[-run.HELD :]):
         kept = each

@@ -1,8 +1,7 @@
-"""How long ago something happened that was written down by the wall clock, though that clock may
-have been set since.
+"""Durations since stored wall clock times, although the wall clock may have been set since.
 
-A step of the wall clock shows as a difference to the steady one. Whoever decides by durations asks
-here; what is written down remains the wall clock's word.
+A step of the wall clock shows as a difference to the monotonic clock. Decisions by durations use
+this module; stored times remain those of the wall clock.
 """
 
 from __future__ import annotations
@@ -10,34 +9,35 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 
-from windlass.kinds import times
+from windlass.kinds.values import times
 
 LEAST = 2.0
-"""Seconds by which the clocks must part to count as a step: less is drift, or a slow machine."""
+"""Seconds by which the clocks must differ to count as a step: less is drift, or a slow machine."""
 _REMEMBERED = 64
 
 
 class Elapsed:
-    """Knows the steps since it was made."""
+    """Records the steps since its creation."""
 
     def __init__(self, now: Callable[[], datetime.datetime], clock: Callable[[], float]) -> None:
         self._now, self._clock = now, clock
         self._offset = now().timestamp() - clock()
         self._steps: list[tuple[float, float]] = []
-        """What the wall clock showed before it was set, and by how much it was."""
+        """The wall clock before it was set, and the size of the step."""
 
     def since(self, moment: str) -> float:
-        """Seconds; below 0 if it is yet to come."""
-        wall, at = self._look(), times.parse(moment).timestamp()
+        """Seconds; below 0 if the moment is in the future."""
+        wall, at = self._detect_step(), times.parse(moment).timestamp()
         passed = wall - at
         for before, step in self._steps:
-            # Set forward: what was written before is too old by so much. Set back: what was
-            # written before may seem yet to come; only of that it is certain.
+            # Set forward: earlier times seem older by the step. Set back: earlier times may seem to
+            # be in
+            # the future; only those are certain.
             if (step > 0 and at <= before) or (step < 0 and wall < at <= before):
                 passed -= step
         return passed
 
-    def _look(self) -> float:
+    def _detect_step(self) -> float:
         wall = self._now().timestamp()
         step = wall - self._clock() - self._offset
         if abs(step) > LEAST:

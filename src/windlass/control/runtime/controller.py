@@ -1,10 +1,10 @@
-"""What drives a reconciler: workers on a work queue, back-off, resync, metrics.
+"""Drives a reconciler: workers on a work queue, back-off, resync, metrics.
 
 A reconciler is one async function from a key to a `Result`. It reads the objects of that key and
-writes what should be; it keeps nothing of its own between calls, so it can be called at any time,
-in any order, and tested by calling it. Reflector handlers call `Controller.enqueue`.
+writes the desired state; it keeps no state of its own between calls, so it can be called at any
+time, in any order, and tested by calling it. Informer handlers call `Controller.enqueue`.
 
-The runtime never looks at objects.
+The runtime never reads objects.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
-from windlass.control import metrics, workqueue
+from windlass.control.runtime import work_report, workqueue
+from windlass.kinds.values import times
 from windlass.store import errors
+from windlass.telemetry import prometheus
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +28,7 @@ Key = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """How a reconcile ended: done, done for now (look again `after` seconds), or failed."""
+    """The end of a reconcile: done, requeued (`after` seconds), or failed."""
 
     after: float | None = None
     error: str = ""
@@ -35,16 +37,16 @@ class Result:
 DONE = Result()
 
 GRACE = 5.0
-"""Seconds a reconcile that has begun may take to finish when its controller stops."""
+"""Seconds that a started reconcile may take to finish when its controller stops."""
 
 
 def again(after: float) -> Result:
-    """Nothing is wrong, but look again in `after` seconds."""
+    """No error, but reconcile again in `after` seconds."""
     return Result(after=after)
 
 
 def failed(message: str) -> Result:
-    """It did not work; try again, later each time."""
+    """It failed; retry with back-off."""
     return Result(error=message)
 
 
@@ -54,7 +56,7 @@ Reconcile = Callable[[Key], Awaitable[Result]]
 class Meters:
     """The metrics of all controllers, by name of the controller."""
 
-    def __init__(self, registry: metrics.Registry) -> None:
+    def __init__(self, registry: prometheus.Registry) -> None:
         by = ("controller",)
         prefix = "windlass_controller"
         self.depth = registry.gauge(f"{prefix}_queue_depth", "Keys ready to be worked on.", by)
@@ -69,7 +71,7 @@ class Meters:
 
 
 class Controller:
-    """Workers that keep calling one reconciler for the keys that changed."""
+    """Workers that call one reconciler for the keys that changed."""
 
     def __init__(
         self,
@@ -79,27 +81,35 @@ class Controller:
         keys: Callable[[], Iterable[Key]] = tuple,
         workers: int = 2,
         resync: float = 600.0,
-        registry: metrics.Registry | None = None,
+        registry: prometheus.Registry | None = None,
         timers: workqueue.Timers | None = None,
     ) -> None:
         self.name = name
         self._reconcile = reconcile
         self._keys = keys
-        """All keys there are, for the resync: what a lost wake-up would otherwise leave behind."""
+        """All keys, for the resync: it covers lost wake-ups."""
         self._workers = workers
         self._resync = resync
-        self._meters = Meters(registry or metrics.Registry())
+        self._meters = Meters(registry or prometheus.Registry())
         self._queue: workqueue.WorkQueue[Key] = workqueue.WorkQueue(
             timers=timers, on_wait=self._waited
         )
         self._last_error: dict[Key, str] = {}
+        self._last: float | None = None
+        self._seconds = 0.0
+        self._errors = 0
 
     def enqueue(self, key: Key) -> None:
         self._queue.add(key)
         self._show_depth()
 
+    def progress(self) -> work_report.Progress:
+        return work_report.Progress(
+            len(self._queue), self._queue.oldest(), self._last, self._seconds, self._errors
+        )
+
     async def run(self) -> None:
-        """Works until cancelled; the reconciles that have begun get `GRACE` seconds to finish."""
+        """Works until cancelled; started reconciles get `GRACE` seconds to finish."""
         workers = [
             asyncio.create_task(self._work(), name=f"{self.name}-worker-{i}")
             for i in range(self._workers)
@@ -118,11 +128,11 @@ class Controller:
             await asyncio.gather(*workers, resync, return_exceptions=True)
 
     def close(self) -> None:
-        """Asks `run` to return after the reconciles that have begun."""
+        """Makes `run` return after the started reconciles."""
         self._queue.close()
 
     async def process_next(self) -> bool:
-        """One key through the reconciler; False when the queue was closed."""
+        """Reconciles one key; False when the queue is closed."""
         key = await self._queue.get()
         if key is None:
             return False
@@ -132,7 +142,8 @@ class Controller:
             result, least = await self._call(key)
             self._settle(key, result, least)
         finally:
-            self._meters.work.observe(self.name, value=time.perf_counter() - started)
+            self._last, self._seconds = times.now().timestamp(), time.perf_counter() - started
+            self._meters.work.observe(self.name, value=self._seconds)
             self._queue.done(key)
             self._show_depth()
         return True
@@ -148,12 +159,12 @@ class Controller:
                 self._queue.add(key)
 
     async def _call(self, key: Key) -> tuple[Result, float]:
-        """The result, and the least delay before a retry."""
+        """The result, and the minimum delay before a retry."""
         try:
             return await self._reconcile(key), 0.0
         except errors.Conflict as conflict:
-            # Somebody wrote in between: the normal course of optimistic concurrency, not an error.
-            log.debug("%s: %s will be looked at again: %s", self.name, _shown(key), conflict)
+            # Another writer came first: normal with optimistic concurrency, not an error.
+            log.debug("%s: %s will be reconciled again: %s", self.name, _shown(key), conflict)
             return Result(after=0.0), 0.0
         except errors.ApiError as error:
             return failed(f"{type(error).__name__}: {error.message}"), error.retry_after or 0.0
@@ -165,6 +176,7 @@ class Controller:
 
     def _settle(self, key: Key, result: Result, least_delay: float) -> None:
         if result.error:
+            self._errors += 1
             self._meters.errors.add(self.name)
             if self._last_error.get(key) != result.error:
                 log.warning("%s: %s failed: %s", self.name, _shown(key), result.error)

@@ -1,6 +1,6 @@
-"""Events: what controllers tell people about an object, shown by `kubectl describe`.
+"""Events: messages of controllers about an object, shown by `kubectl describe`.
 
-Best effort: an event that cannot be written never stops the work it tells about.
+Best effort: an event that cannot be written never stops the work that it reports.
 """
 
 from __future__ import annotations
@@ -8,46 +8,47 @@ from __future__ import annotations
 import hashlib
 import logging
 
-from windlass.kinds import kubernetes, meta, times
-from windlass.store import client, errors
+from windlass.kinds.types import core, meta
+from windlass.kinds.values import times
+from windlass.store import errors, interface
 
 log = logging.getLogger(__name__)
 
 NORMAL, WARNING = "Normal", "Warning"
 
 
-def reference(about: meta.Object) -> kubernetes.ObjectReference:
+def reference(about: meta.Object) -> core.ObjectReference:
     resource = about.resource
-    return kubernetes.ObjectReference(
+    return core.ObjectReference(
         resource.api_version, resource.kind, about.namespace, about.name, about.uid
     )
 
 
-async def tell(
-    store: client.Store, about: meta.Object, kind: str, reason: str, message: str, component: str
+async def record(
+    store: interface.Store, about: meta.Object, kind: str, reason: str, message: str, component: str
 ) -> None:
-    """Writes one event. The same words about the same object are written once: the name of the
-    event is made from them, so telling again after a crash changes nothing."""
-    await tell_of(store, reference(about), kind, reason, message, component)
+    """Writes one event. The same message about the same object is written once: the name of the
+    event is derived from it, so a repetition after a crash changes nothing."""
+    await record_for(store, reference(about), kind, reason, message, component)
 
 
-async def tell_of(
-    store: client.Store, about: kubernetes.ObjectReference,
+async def record_for(
+    store: interface.Store, about: core.ObjectReference,
     kind: str, reason: str, message: str, component: str,
 ) -> None:  # fmt: skip
-    """As `tell`, about an object of any kind."""
-    words = f"{about.uid}/{kind}/{reason}/{message}/{component}".encode()
+    """As `record`, about an object of any kind."""
+    identity = f"{about.uid}/{kind}/{reason}/{message}/{component}".encode()
     now = times.seconds(times.now())
-    event = kubernetes.Event(
+    event = core.Event(
         metadata=meta.ObjectMeta(
-            name=f"{about.name[:200]}.{hashlib.sha256(words).hexdigest()[:16]}",
+            name=f"{about.name[:200]}.{hashlib.sha256(identity).hexdigest()[:16]}",
             namespace=about.namespace or "default",
         ),
         involved_object=about,
         type=kind,
         reason=reason,
         message=message,
-        source=kubernetes.EventSource(component=component),
+        source=core.EventSource(component=component),
         count=1,
         first_timestamp=now,
         last_timestamp=now,

@@ -1,11 +1,11 @@
-"""Leader election by Lease: of many that could write, one does.
+"""Leader election by Lease: of many candidates one writes.
 
 A candidate takes the lease only after it has seen it unchanged for the whole lease duration by its
-own monotonic clock; it never compares its wall clock with times another machine wrote. It watches
-the lease, so that it counts from the moment of the last renewal and not from when it next looked,
-and learns at once when it is given back. A leader
-counts from before it sent its last successful renewal, and stops at `renew_deadline`, which is
-shorter than the lease: so it has stopped before anyone else can begin, whatever the network did.
+own monotonic clock; it never compares its wall clock with times of another machine. It watches the
+lease, so that it counts from the moment of the last renewal and not from its next poll, and sees a
+release at once. A leader counts from before it sent its last successful renewal, and stops at
+`renew_deadline`, which is shorter than the lease: so it has stopped before another candidate can
+begin, whatever the network did.
 
 Each term has an epoch, `leaseTransitions`, which grows with every change of leader. `control.
 manager` runs the controllers inside a term; `Guarded` is the store they write through.
@@ -23,8 +23,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from windlass.kinds import kubernetes, meta, times
-from windlass.store import client, errors
+from windlass.control.runtime import work_report
+from windlass.kinds.types import core, meta
+from windlass.kinds.values import times
+from windlass.store import errors, interface
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +36,11 @@ _TROUBLE = (errors.ApiError, OSError, TimeoutError)
 
 
 class LeadershipLostError(errors.Unavailable):
-    """A write was refused because the term may have ended; whoever leads now will do it."""
+    """A write was refused because the term may have ended; the present leader will do it."""
 
 
 def steady_clock() -> float:
-    """Monotonic seconds that also run while the machine sleeps: others' leases do too."""
+    """Monotonic seconds that also advance while the machine is suspended: leases do, too."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -69,7 +71,7 @@ class Term:
         return 0.0 if self.lost.is_set() else max(0.0, self._ends - self._clock())
 
     def limit(self) -> Limit:
-        """What is done inside ends with the term: LeadershipLostError if it did not get done."""
+        """Work inside ends with the term: LeadershipLostError if it is not finished."""
         return Limit(self)
 
     def over(self) -> LeadershipLostError:
@@ -113,13 +115,14 @@ class Limit:
 class Election:
     """A candidate for one lease.
 
-    No two live candidates may share an identity: who finds the lease under its own takes it at
-    once, as the one that held it must be its own former life.
+    No two live candidates may share an identity: a candidate that finds the lease under its own
+    takes
+    it at once, as the earlier process with that identity must have ended.
     """
 
     def __init__(
         self,
-        store: client.Store,
+        store: interface.Store,
         name: str,
         namespace: str,
         identity: str,
@@ -135,13 +138,15 @@ class Election:
         self._sleep = sleep
         self._seen: tuple[Any, ...] = ()
         self._free_at = 0.0
-        """When what was seen will have been there for its whole duration."""
+        """When the last observed lease will have been unchanged for its whole duration."""
         self._given_back = asyncio.Event()
-        self.trouble = "it has not asked for the lease yet"
-        """Why the lease could not be read or written the last time; "" when it could."""
+        self.report: Callable[[], str] | None = None
+        """The report of its work that each renewal writes; None: no work has begun."""
+        self.trouble = "it has not requested the lease yet"
+        """Why the lease could not be read or written the last time; "" if it could."""
 
     async def run(self, lead: Callable[[Term], Awaitable[None]]) -> None:
-        """Leads whenever it can, until cancelled: `lead` is called once per term and cancelled
+        """Leads whenever possible, until cancelled: `lead` is called once per term and cancelled
         when the term is lost. If `lead` itself returns or fails, so does `run`."""
         while True:
             async with self.term() as term:
@@ -159,7 +164,7 @@ class Election:
 
     @contextlib.asynccontextmanager
     async def term(self) -> AsyncIterator[Term]:
-        """Waits for leadership, keeps it renewed inside the block, gives it back after it."""
+        """Waits for leadership, renews it inside the block, releases it after it."""
         term = await self._acquire()
         log.info("%s: leads %s, epoch %d", self.identity, self._name, term.epoch)
         renewing = asyncio.create_task(self._renew_until_lost(term), name=f"renew-{self._name}")
@@ -194,49 +199,45 @@ class Election:
                 await asyncio.gather(following, return_exceptions=True)
 
     async def _follow(self) -> None:
-        """Sees changes of the lease when they happen. Whoever may not, or cannot, looks now and
-        then as it did before."""
+        """Watches the lease. A candidate that cannot watch polls it instead."""
         one = f"metadata.name={self._name}"
         try:
-            async for event in self._store.watch(
-                kubernetes.Lease, self._namespace, field_selector=one
-            ):
-                told = event.type in ("ADDED", "MODIFIED")
-                if event.type == "DELETED" or (told and self._is_free(event.object.spec)):
+            async for event in self._store.watch(core.Lease, self._namespace, field_selector=one):
+                exists = event.type in ("ADDED", "MODIFIED")
+                if event.type == "DELETED" or (exists and self._is_free(event.object.spec)):
                     self._given_back.set()
         except _TROUBLE as error:
             log.debug("%s cannot follow the lease %s: %s", self.identity, self._name, error)
 
     async def _pause(self) -> None:
-        """Until the lease may be free, but not for long: nothing else would notice a watch that
-        says nothing."""
+        """Waits until the lease may be free, but not for long: a watch may hang silently."""
         left, retry = self._free_at - self._clock(), self._timing.retry
         sleeping = asyncio.ensure_future(self._sleep(left if 0 < left < retry else retry))
-        told = asyncio.create_task(self._given_back.wait())
+        given_back = asyncio.create_task(self._given_back.wait())
         try:
-            await asyncio.wait({sleeping, told}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({sleeping, given_back}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in (sleeping, told):
+            for each in (sleeping, given_back):
                 each.cancel()
-            await asyncio.gather(sleeping, told, return_exceptions=True)
+            await asyncio.gather(sleeping, given_back, return_exceptions=True)
 
     def _note(self, what: str, error: Exception) -> None:
         """A conflict means that another candidate was faster: no trouble."""
-        told = f"{what} the lease {self._name}: {error or type(error).__name__}"
+        problem = f"{what} the lease {self._name}: {error or type(error).__name__}"
         if isinstance(error, errors.Conflict | errors.AlreadyExists):
-            log.debug("%s %s", self.identity, told)
+            log.debug("%s %s", self.identity, problem)
             return
-        if told != self.trouble:
-            log.warning("%s %s", self.identity, told)
-        self.trouble = told
+        if problem != self.trouble:
+            log.warning("%s %s", self.identity, problem)
+        self.trouble = problem
 
     async def _try_acquire(self) -> Term | None:
         """A term if the lease is free or was not renewed for its whole duration."""
         try:
-            lease = await self._store.get(kubernetes.Lease, self._name, self._namespace)
+            lease = await self._store.get(core.Lease, self._name, self._namespace)
         except errors.NotFound:
             started = self._clock()
-            lease = kubernetes.Lease(
+            lease = core.Lease(
                 metadata=meta.ObjectMeta(name=self._name, namespace=self._namespace),
                 spec=self._spec(epoch=1, acquired=True),
             )
@@ -246,12 +247,13 @@ class Election:
             return None
         started = self._clock()
         epoch = (lease.spec.lease_transitions or 0) + 1
+        (lease.metadata.annotations or {}).pop(work_report.ANNOTATION, None)  # of another leader
         # The resourceVersion that was read makes this fail if another candidate was faster.
         lease.spec = self._spec(epoch=epoch, acquired=True)
         await self._store.replace(lease)
         return self._begin(epoch, started)
 
-    def _is_free(self, spec: kubernetes.LeaseSpec) -> bool:
+    def _is_free(self, spec: core.LeaseSpec) -> bool:
         if spec.holder_identity in (None, "", self.identity):
             return True
         record = (spec.holder_identity, spec.renew_time, spec.acquire_time, spec.lease_transitions)
@@ -282,18 +284,21 @@ class Election:
         term.lost.set()
 
     async def _renew(self, epoch: int) -> bool:
-        """Whether the lease is still ours; if so it has been renewed."""
-        lease = await self._store.get(kubernetes.Lease, self._name, self._namespace)
+        """Renews the lease; returns whether this process still has it."""
+        lease = await self._store.get(core.Lease, self._name, self._namespace)
         if not self._is_ours(lease.spec, epoch):
             return False
         fresh = self._spec(epoch=epoch, acquired=False)
         fresh.acquire_time = lease.spec.acquire_time
         lease.spec = fresh
+        if self.report is not None:
+            reported = {work_report.ANNOTATION: self.report()}
+            lease.metadata.annotations = (lease.metadata.annotations or {}) | reported
         await self._store.replace(lease)
         return True
 
     async def _release(self) -> None:
-        """Gives the lease up so that the next leader need not wait; if that fails, it waits."""
+        """Releases the lease so that the next leader need not wait; if that fails, it waits."""
         try:
             async with asyncio.timeout(self._timing.retry):
                 while not await self._gave_back():
@@ -302,9 +307,9 @@ class Election:
             log.debug("%s: could not give back %s: %s", self.identity, self._name, error)
 
     async def _gave_back(self) -> bool:
-        """False: it changed meanwhile. A renewal that was given up with the term may still have
-        been on its way."""
-        lease = await self._store.get(kubernetes.Lease, self._name, self._namespace)
+        """False: it changed meanwhile. A renewal that was cancelled with the term may still have
+        arrived."""
+        lease = await self._store.get(core.Lease, self._name, self._namespace)
         epoch = lease.spec.lease_transitions or 0
         if self._is_ours(lease.spec, epoch):
             lease.spec.holder_identity = ""
@@ -314,12 +319,12 @@ class Election:
                 return False
         return True
 
-    def _is_ours(self, spec: kubernetes.LeaseSpec, epoch: int) -> bool:
+    def _is_ours(self, spec: core.LeaseSpec, epoch: int) -> bool:
         return spec.holder_identity == self.identity and spec.lease_transitions == epoch
 
-    def _spec(self, *, epoch: int, acquired: bool) -> kubernetes.LeaseSpec:
+    def _spec(self, *, epoch: int, acquired: bool) -> core.LeaseSpec:
         now = times.micros(times.now())
-        return kubernetes.LeaseSpec(
+        return core.LeaseSpec(
             holder_identity=self.identity,
             lease_duration_seconds=math.ceil(self._timing.lease),
             acquire_time=now if acquired else None,
@@ -331,11 +336,12 @@ class Election:
 class Guarded:
     """A store that writes only while a term lasts; reads pass through.
 
-    A write that is not answered when the term ends is given up, so that a client that retries
-    cannot send it again in somebody else's term.
+    A write without a response at the end of the term is cancelled, so that a client that retries
+    cannot
+    send it again in the term of another leader.
     """
 
-    def __init__(self, store: client.Store, term: Term) -> None:
+    def __init__(self, store: interface.Store, term: Term) -> None:
         self._store, self._term = store, term
         self.get = store.get
         self.list = store.list
@@ -356,7 +362,7 @@ class Guarded:
         name: str,
         namespace: str = "",
         *,
-        patch: client.MergePatch | client.JsonPatch,
+        patch: interface.MergePatch | interface.JsonPatch,
         subresource: str = "",
         dry_run: bool = False,
     ) -> T:
@@ -371,8 +377,8 @@ class Guarded:
         name: str,
         namespace: str = "",
         *,
-        propagation: client.Propagation = "Background",
-        preconditions: client.Preconditions | None = None,
+        propagation: interface.Propagation = "Background",
+        preconditions: interface.Preconditions | None = None,
         grace_seconds: int | None = None,
         dry_run: bool = False,
     ) -> T | None:

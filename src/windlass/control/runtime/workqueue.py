@@ -1,10 +1,11 @@
-"""Keys that want work, each at most once, never two workers on the same key.
+"""A queue of keys, each at most once, never two workers on the same key.
 
-`control.runtime` takes keys from here and hands them to a reconciler. A key added while it waits
-is one key; added while a worker has it, it comes again afterwards. Failed keys come back later and
-later, with jitter. Memory is bounded by the number of distinct keys.
+`control.runtime.controller` takes keys from here for a reconciler. A key that is added while it
+waits is one key; added while a worker has it, it is queued again afterwards. Failed keys return
+with
+a growing delay and jitter. Memory is bounded by the number of distinct keys.
 
-It knows nothing of objects or reconcilers, and it never starts a task: time comes from `Timers`.
+It never starts a task: time comes from `Timers`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Cancellable(Protocol):
 
 
 class Timers(Protocol):
-    """A monotonic clock that can call back. Tests pass one whose time they move by hand."""
+    """A monotonic clock that can call back. Tests pass one with a manual time."""
 
     def time(self) -> float: ...
 
@@ -45,9 +46,9 @@ class LoopTimers:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long a failing key waits: doubling from `first` to `limit`, shortened by up to `jitter`.
+    """The delay of a failing key: doubling from `first` to `limit`, shortened by up to `jitter`.
 
-    Jitter keeps keys that failed together (an API server away) from coming back together.
+    Jitter keeps keys that failed together (an unavailable API server) from returning together.
     """
 
     first: float = 0.05
@@ -75,12 +76,12 @@ class WorkQueue(Generic[K]):
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._timers = timers or LoopTimers()
         self._on_wait = on_wait
-        """Told, for each key handed out, how many seconds it had been ready."""
+        """Called for each key that a worker gets, with the seconds that it was ready."""
         self._ready: collections.OrderedDict[K, float] = collections.OrderedDict()
-        """Key -> since when it is ready; in order of arrival, which is what makes it fair."""
+        """Key -> when it became ready; in order of arrival, for fairness."""
         self._working: set[K] = set()
         self._again: dict[K, float] = {}
-        """Keys added while being worked on -> since when."""
+        """Keys that were added while a worker has them -> since when."""
         self._due: dict[K, float] = {}
         """Key -> the earliest time at which it becomes ready."""
         self._heap: list[tuple[float, int, K]] = []
@@ -91,8 +92,13 @@ class WorkQueue(Generic[K]):
         self._closed = False
 
     def __len__(self) -> int:
-        """Keys that could be worked on now."""
+        """Keys that are ready now."""
         return len(self._ready) + len(self._again)
+
+    def oldest(self) -> float:
+        """Seconds that the oldest ready key has waited; 0.0 if none is ready."""
+        since = [*itertools.islice(self._ready.values(), 1), *self._again.values()]
+        return self._timers.time() - min(since) if since else 0.0
 
     def waiting(self) -> int:
         """Keys that become ready later."""
@@ -111,7 +117,7 @@ class WorkQueue(Generic[K]):
             self._wake_one()
 
     def add_after(self, key: K, delay: float) -> None:
-        """Makes the key ready in `delay` seconds; the earliest of several wishes holds."""
+        """Makes the key ready in `delay` seconds; the earliest of several times counts."""
         if delay <= 0:
             self.add(key)
             return
@@ -126,7 +132,7 @@ class WorkQueue(Generic[K]):
         self._set_timer()
 
     def retry(self, key: K, at_least: float = 0.0) -> float:
-        """Brings a failed key back after its back-off; returns the delay."""
+        """Queues a failed key after its back-off; returns the delay."""
         self._failures[key] = self._failures.get(key, 0) + 1
         delay = max(at_least, self._backoff.delay(self._failures[key], self._rng))
         self.add_after(key, delay)
@@ -137,7 +143,7 @@ class WorkQueue(Generic[K]):
         self._failures.pop(key, None)
 
     async def get(self) -> K | None:
-        """The next key, now this worker's until `done`; None when the queue is closed and empty."""
+        """The next key, of this worker until `done`; None when the queue is closed and empty."""
         while not self._ready:
             if self._closed:
                 return None
@@ -146,7 +152,7 @@ class WorkQueue(Generic[K]):
             try:
                 await getter
             except asyncio.CancelledError:
-                # The wake-up may have been meant for this worker: pass it on.
+                # The wake-up may have been for this worker: pass it on.
                 if getter.done() and not getter.cancelled() and self._ready:
                     self._wake_one()
                 raise
@@ -159,7 +165,7 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """The worker let go of the key; if it was added meanwhile it is ready again."""
+        """Releases the key; if it was added meanwhile it is ready again."""
         self._working.discard(key)
         since = self._again.pop(key, None)
         if since is not None:
@@ -167,7 +173,7 @@ class WorkQueue(Generic[K]):
             self._wake_one()
 
     def close(self) -> None:
-        """Takes no more keys and forgets those that nobody works on; workers then get None."""
+        """Takes no more keys and drops those without a worker; workers then get None."""
         self._closed = True
         self._ready.clear()
         self._again.clear()
@@ -187,7 +193,7 @@ class WorkQueue(Generic[K]):
                 return
 
     def _promote(self) -> None:
-        """Moves what has become due to the ready keys."""
+        """Moves due keys to the ready keys."""
         self._timer = None
         now = self._timers.time()
         while self._heap and self._heap[0][0] <= now:
@@ -204,7 +210,7 @@ class WorkQueue(Generic[K]):
             self._timer = self._timers.call_at(self._heap[0][0], self._promote)
 
     def _drop_stale_heap_entries(self) -> None:
-        # A key pulled forward leaves its old entry behind; without this they would pile up.
+        # A key that moves forward leaves its old entry behind; without this they would accumulate.
         if len(self._heap) > 2 * len(self._due) + 16:
             self._heap = [e for e in self._heap if self._due.get(e[2]) == e[0]]
             heapq.heapify(self._heap)

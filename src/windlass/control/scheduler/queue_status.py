@@ -1,8 +1,8 @@
 """What each queue holds, borrows and lends: from the scheduler's snapshot into `Queue.status`.
 
-Derived between two decisions from the tree that decisions are made on, so that what people read
-is what the scheduler goes by. It waits a moment after a decision, because the next one often
-follows at once, and looks at most every few seconds; the latest picture counts, and only queues
+Derived between two decisions from the tree that decisions are made on, so that the status shows
+what the scheduler uses. It waits a moment after a decision, because the next one often
+follows at once, and derives at most every few seconds; the latest snapshot counts, and only queues
 whose status differs are written. So a storm of decisions costs few writes, and scheduling never
 waits for them.
 """
@@ -19,11 +19,16 @@ from typing import Any, Protocol
 
 import msgspec
 
-from windlass.control import accounts, leader, podunits
-from windlass.core import queues, state, verdicts
-from windlass.kinds import meta, quantity, queue, times
-from windlass.store import client, errors
-from windlass.store.reflector import Change, Reflector
+from windlass.control.convert import past_use
+from windlass.control.runtime import leader_election
+from windlass.control.scheduler import queue_metrics
+from windlass.core.quota import quota_tree
+from windlass.core.snapshot.snapshot import Snapshot
+from windlass.core.verdicts import formatting
+from windlass.kinds.types import meta, queue
+from windlass.kinds.values import quantity, times
+from windlass.store import errors, interface
+from windlass.store.informer import Change, Informer
 
 log = logging.getLogger(__name__)
 
@@ -31,15 +36,15 @@ NAME = "queuestatus"
 SETTLE = 0.3
 """Seconds after a decision in which others may follow it."""
 EVERY = 3.0
-"""Seconds from one look to the next: no queue is written more often."""
+"""Seconds from one derivation to the next: no queue is written more often."""
 
 Statuses = dict[str, queue.QueueStatus]
 
 
-class Look(Protocol):
-    """Applies a reader to the snapshot while no decision is being made; None before the first."""
+class Read(Protocol):
+    """Applies a function to the snapshot while no decision is made; None before the first."""
 
-    async def __call__(self, read: Callable[[state.Snapshot], Statuses]) -> Statuses | None: ...
+    async def __call__(self, read: Callable[[Snapshot], Statuses]) -> Statuses | None: ...
 
 
 class QueueStatuses:
@@ -47,45 +52,56 @@ class QueueStatuses:
 
     def __init__(
         self,
-        store: client.Store,
-        listed: Reflector[queue.Queue],
+        store: interface.Store,
+        listed: Informer[queue.Queue],
         *,
-        look: Look,
+        read: Read,
         decided: asyncio.Event,
+        metrics: queue_metrics.QueueMetrics | None = None,
         now: Callable[[], datetime.datetime] = times.now,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`decided` is set whenever the scheduler has decided."""
         self._store = store
         self._listed = listed
-        self._look = look
+        self._read = read
         self._due = decided
+        self._metrics = metrics
         self._now = now
         self._sleep = sleep
         listed.add_handler(self._queue_changed)
 
     async def run(self) -> None:
         """Writes what differs, until cancelled or until another leads."""
-        while True:
-            await self._due.wait()
-            await self._sleep(SETTLE)
-            self._due.clear()
-            try:
-                await self.write()
-            except leader.LeadershipLostError:
-                return
-            except errors.ApiError as error:
-                log.warning("a queue's status could not be written: %s", error.message)
-                self._due.set()
-            await self._sleep(EVERY - SETTLE)
+        try:
+            while True:
+                await self._due.wait()
+                await self._sleep(SETTLE)
+                self._due.clear()
+                try:
+                    await self.write()
+                except leader_election.LeadershipLostError:
+                    return
+                except errors.ApiError as error:
+                    log.warning("a queue's status could not be written: %s", error.message)
+                    self._due.set()
+                await self._sleep(EVERY - SETTLE)
+        finally:
+            if self._metrics is not None:
+                self._metrics.clear()
 
     async def write(self) -> None:
-        """One look at the snapshot, and a write for each queue that it tells something new of."""
-        found = await self._look(derive)
+        """Derives the statuses from the snapshot, and writes those that differ."""
+        found = await self._read(self._derive)
         for each in list(self._listed) if found else ():
             status = (found or {}).get(each.name)
             if status is not None:
                 await self._write(each, status)
+
+    def _derive(self, snapshot: Snapshot) -> Statuses:
+        if self._metrics is not None:
+            self._metrics.show(queue_metrics.read(snapshot, self._now().timestamp()))
+        return derive(snapshot)
 
     async def _write(self, each: queue.Queue, status: queue.QueueStatus) -> None:
         patch = changes(each, status, self._now())
@@ -98,7 +114,7 @@ class QueueStatuses:
                 patch={"metadata": version, "status": patch},
             )  # fmt: skip
         except (errors.Conflict, errors.NotFound):
-            self._due.set()  # it changed since: the next look sees how
+            self._due.set()  # it changed since: the next derivation uses the change
 
     def _queue_changed(self, _: Change, __: queue.Queue | None, after: queue.Queue | None) -> None:
         """A change that decisions do not depend on is observed, too."""
@@ -109,18 +125,21 @@ class QueueStatuses:
 # --- pure ---------------------------------------------------------------------------------------
 
 
-def derive(snapshot: state.Snapshot) -> Statuses:
+def derive(snapshot: Snapshot) -> Statuses:
     """What is true of each queue, the queues below it included. Conditions carry no times yet."""
     tree = snapshot.tree
     running = _counted(
         tree,
+        # A pod of another scheduler is in no queue.
         collections.Counter(
-            each.unit.queue for key, each in snapshot.running.items() if not podunits.is_pods(key)
+            each.workload.queue for each in snapshot.running.values() if each.workload.queue
         ),
     )
-    pending = _counted(tree, collections.Counter(unit.queue for unit in snapshot.waiting.values()))
+    pending = _counted(
+        tree, collections.Counter(workload.queue for workload in snapshot.waiting.values())
+    )
     lent = lending(tree)
-    entitled, past = snapshot.entitlements(), accounts.write(snapshot)
+    entitled, past = snapshot.entitlements(), past_use.write(snapshot)
     return {
         name: queue.QueueStatus(
             used=amounts(tree.used[name]),
@@ -128,7 +147,7 @@ def derive(snapshot: state.Snapshot) -> Statuses:
             lent=amounts(lent.get(name, {})),
             running=running[name],
             pending=pending[name],
-            share=tree.held_share(name) / tree.queues[name].weight,
+            share=tree.used_share(name) / tree.queues[name].weight,
             entitlement=round(entitled[name], 6),
             account=past.get(name),
             conditions=[_ready(tree, name), _over_committed(tree, name)],
@@ -151,17 +170,17 @@ def changes(each: queue.Queue, status: queue.QueueStatus, now: datetime.datetime
         status,
         observed_generation=old.observed_generation,
         conditions=conditions,
-        budget=old.budget,  # the ledger's to tell
+        budget=old.budget,  # the ledger writes it
         # Past use and what others want change all the time: they come along with other changes.
         entitlement=old.entitlement,
         account=old.account,
     )
     if old.observed_generation == each.metadata.generation and old == same:
-        if not accounts.is_due(each, status.account):
+        if not past_use.is_due(each, status.account):
             return {}
         return {
             "entitlement": status.entitlement,
-            "account": accounts.patch(old.account, status.account),
+            "account": past_use.patch(old.account, status.account),
         }
     return {
         "observedGeneration": each.metadata.generation,
@@ -172,24 +191,24 @@ def changes(each: queue.Queue, status: queue.QueueStatus, now: datetime.datetime
         "pending": status.pending,
         "share": status.share,
         "entitlement": status.entitlement,
-        "account": accounts.patch(old.account, status.account),
+        "account": past_use.patch(old.account, status.account),
         "conditions": msgspec.to_builtins(conditions),
     }
 
 
-def borrowing(tree: queues.Tree, name: str) -> queues.Sums:
-    """What a queue holds above its guarantee, of resources that are guaranteed to anybody."""
+def borrowing(tree: quota_tree.QuotaTree, name: str) -> quota_tree.Sums:
+    """What a queue holds above its guarantee, of resources that are guaranteed to any queue."""
     used, own = tree.used[name], tree.guarantee[name]
     return {r: used.get(r, 0) - own.get(r, 0) for r in tree.guaranteed}
 
 
-def lending(tree: queues.Tree) -> dict[str, queues.Sums]:
+def lending(tree: quota_tree.QuotaTree) -> dict[str, quota_tree.Sums]:
     """Queue -> what others hold of its guarantee.
 
     Siblings can still have at once what is free above them. What their guarantees exceed that by
-    is held by others; it is counted against those who lend, in proportion to what they lend.
+    is held by others; it is counted against the lending queues, in proportion to what they lend.
     """
-    lent: dict[str, queues.Sums] = {name: {} for name in tree.queues}
+    lent: dict[str, quota_tree.Sums] = {name: {} for name in tree.queues}
     roots = [name for name, each in tree.queues.items() if each.parent not in tree.queues]
     for resource in tree.guaranteed:
         free = max(0, tree.capacity.get(resource, 0) - tree.total.get(resource, 0))
@@ -205,20 +224,20 @@ def lending(tree: queues.Tree) -> dict[str, queues.Sums]:
     return lent
 
 
-def _idle(tree: queues.Tree, name: str, resource: str) -> int:
+def _idle(tree: quota_tree.QuotaTree, name: str, resource: str) -> int:
     """Of its guarantee, what the queue does not use."""
     return max(0, tree.guarantee[name].get(resource, 0) - tree.used[name].get(resource, 0))
 
 
-def _lendable(tree: queues.Tree, name: str, resource: str) -> int:
+def _lendable(tree: quota_tree.QuotaTree, name: str, resource: str) -> int:
     """Of that, what others may have."""
     own = tree.guarantee[name].get(resource, 0)
     return min(_idle(tree, name, resource), tree.queues[name].lend.get(resource, own))
 
 
-def _shared_out(total: int, parts: Mapping[str, int]) -> queues.Sums:
+def _shared_out(total: int, parts: Mapping[str, int]) -> quota_tree.Sums:
     """The total in proportion to the parts, in the largest pieces of which all are multiples: of
-    whole devices, nobody lends a third."""
+    whole devices, no queue lends a third."""
     whole = sum(parts.values())
     if not total:
         return dict.fromkeys(parts, 0)
@@ -232,7 +251,7 @@ def _shared_out(total: int, parts: Mapping[str, int]) -> queues.Sums:
     return found
 
 
-def _counted(tree: queues.Tree, own: Mapping[str, int]) -> collections.Counter[str]:
+def _counted(tree: quota_tree.QuotaTree, own: Mapping[str, int]) -> collections.Counter[str]:
     """The same with what is counted below each queue."""
     found: collections.Counter[str] = collections.Counter()
     for name, count in own.items():
@@ -241,18 +260,19 @@ def _counted(tree: queues.Tree, own: Mapping[str, int]) -> collections.Counter[s
     return found
 
 
-def _ready(tree: queues.Tree, name: str) -> meta.Condition:
+def _ready(tree: quota_tree.QuotaTree, name: str) -> meta.Condition:
     broken = tree.broken.get(name)
     if broken:
         return meta.Condition(type="Ready", status="False", reason="BadParent", message=broken)
     return meta.Condition(type="Ready", status="True", reason="Ready")
 
 
-def _over_committed(tree: queues.Tree, name: str) -> meta.Condition:
+def _over_committed(tree: quota_tree.QuotaTree, name: str) -> meta.Condition:
     """Whether there is less than was guaranteed, so that not all guarantees count."""
     own = tree.guarantee[name]
     short = [
-        f"{verdicts.told(r, amount)} is guaranteed and counts as {verdicts.told(r, own.get(r, 0))}"
+        f"{formatting.amount(r, amount)} is guaranteed and counts as "
+        f"{formatting.amount(r, own.get(r, 0))}"
         for r, amount in sorted(tree.queues[name].guarantee.items())
         if own.get(r, 0) < amount
     ]

@@ -1,8 +1,8 @@
-"""What each reservation holds, and who uses it: from the scheduler's snapshot into its status.
+"""What each reservation holds, and which workloads use it: from the snapshot into its status.
 
-Derived between two decisions, as `control.queuestatus` does for queues: what people read is what
-the scheduler goes by. Windows begin and end at moments at which the scheduler decides again, so a
-status follows the calendar without a timer of its own.
+Derived between two decisions, as `control.scheduler.queue_status` does for queues: what people read
+is what the scheduler goes by. Windows begin and end at moments at which the scheduler decides
+again, so a status follows the calendar without a timer of its own.
 """
 
 from __future__ import annotations
@@ -15,25 +15,33 @@ from typing import Any, Protocol
 
 import msgspec
 
-from windlass.control import leader, queuestatus, reservations
-from windlass.core import amounts, calendar, clearing, facts, state, verdicts
-from windlass.kinds import meta, reservation, times
-from windlass.store import client, errors
-from windlass.store.reflector import Change, Reflector
+from windlass.control.convert import reservations
+from windlass.control.runtime import leader_election
+from windlass.control.scheduler import queue_status
+from windlass.core.calendar import advance_windows
+from windlass.core.cycle import clearing
+from windlass.core.model import types
+from windlass.core.quota import usage
+from windlass.core.snapshot.snapshot import Snapshot
+from windlass.core.verdicts import formatting
+from windlass.kinds.types import meta, reservation
+from windlass.kinds.values import times
+from windlass.store import errors, interface
+from windlass.store.informer import Change, Informer
 
 log = logging.getLogger(__name__)
 
 NAME = "reservationstatus"
-SETTLE, EVERY = queuestatus.SETTLE, queuestatus.EVERY
+SETTLE, EVERY = queue_status.SETTLE, queue_status.EVERY
 _OF_NODES = ("cpu", "memory")
 
 Statuses = dict[str, reservation.ReservationStatus]
 
 
-class Look(Protocol):
-    """Applies a reader to the snapshot while no decision is being made; None before the first."""
+class Read(Protocol):
+    """Applies a function to the snapshot while no decision is made; None before the first."""
 
-    async def __call__(self, read: Callable[[state.Snapshot], Statuses]) -> Statuses | None: ...
+    async def __call__(self, read: Callable[[Snapshot], Statuses]) -> Statuses | None: ...
 
 
 class ReservationStatuses:
@@ -41,16 +49,16 @@ class ReservationStatuses:
 
     def __init__(
         self,
-        store: client.Store,
-        listed: Reflector[reservation.Reservation],
+        store: interface.Store,
+        listed: Informer[reservation.Reservation],
         *,
-        look: Look,
+        read: Read,
         decided: asyncio.Event,
         now: Callable[[], datetime.datetime] = times.now,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`decided` is set whenever the scheduler has decided; this one clears it."""
-        self._store, self._listed, self._look = store, listed, look
+        self._store, self._listed, self._read = store, listed, read
         self._due, self._now, self._sleep = decided, now, sleep
         listed.add_handler(self._changed)
 
@@ -62,7 +70,7 @@ class ReservationStatuses:
             self._due.clear()
             try:
                 await self.write()
-            except leader.LeadershipLostError:
+            except leader_election.LeadershipLostError:
                 return
             except errors.ApiError as error:
                 log.warning("the status of a reservation could not be written: %s", error.message)
@@ -70,12 +78,12 @@ class ReservationStatuses:
             await self._sleep(EVERY - SETTLE)
 
     async def write(self) -> None:
-        """One look at the snapshot, and a write for each reservation that it tells news of."""
+        """Derives the statuses from the snapshot, and writes those that differ."""
         listed = list(self._listed)
         if not listed:
             return
         now = self._now()
-        found = await self._look(lambda snapshot: derive(snapshot, listed, now.timestamp()))
+        found = await self._read(lambda snapshot: derive(snapshot, listed, now.timestamp()))
         for each in listed if found else ():
             patch = changes(each, (found or {})[each.name], now)
             if patch:
@@ -89,7 +97,7 @@ class ReservationStatuses:
                 patch={"metadata": version, "status": patch},
             )  # fmt: skip
         except (errors.Conflict, errors.NotFound):
-            self._due.set()  # it changed since: the next look sees how
+            self._due.set()  # it changed since: the next derivation uses the change
 
     def _changed(
         self,
@@ -104,13 +112,11 @@ class ReservationStatuses:
 # --- pure ---------------------------------------------------------------------------------------
 
 
-def derive(
-    snapshot: state.Snapshot, listed: Iterable[reservation.Reservation], now: float
-) -> Statuses:
+def derive(snapshot: Snapshot, listed: Iterable[reservation.Reservation], now: float) -> Statuses:
     """What is true of each reservation. Conditions carry no times yet."""
-    windows = calendar.Windows(snapshot, now)
+    windows = advance_windows.Windows(snapshot, now)
     windows.hold_back()
-    first: dict[str, facts.AdvanceReservation] = {}
+    first: dict[str, types.AdvanceReservation] = {}
     for window in windows.listed:
         first.setdefault(window.name, window)
     return {
@@ -133,9 +139,9 @@ def changes(
     wanted = msgspec.structs.replace(
         status, observed_generation=each.metadata.generation, conditions=conditions
     )
-    now_said = each.status
+    current = each.status
     if wanted == msgspec.structs.replace(
-        now_said, reserved=now_said.reserved or None, used=now_said.used or None
+        current, reserved=current.reserved or None, used=current.used or None
     ):
         return {}
     new: dict[str, Any] = msgspec.to_builtins(wanted)
@@ -153,7 +159,7 @@ def _ended(spec: reservation.ReservationSpec) -> reservation.ReservationStatus:
 
 
 def _open(
-    windows: calendar.Windows, window: facts.AdvanceReservation
+    windows: advance_windows.Windows, window: types.AdvanceReservation
 ) -> reservation.ReservationStatus:
     cluster = windows.snapshot.cluster
     choice = windows.choices.get(window.id)
@@ -164,8 +170,8 @@ def _open(
         window=_window(window.start, window.end),
         nodes=names[: reservation.MOST_NODES_SHOWN] or None,
         node_count=len(names),
-        reserved=queuestatus.amounts(_reserved(windows, window, nodes)) or None,
-        used=queuestatus.amounts(_used(windows, window, set(names))) or None,
+        reserved=queue_status.amounts(_reserved(windows, window, nodes)) or None,
+        used=queue_status.amounts(_used(windows, window, set(names))) or None,
         staying=len(clearing.staying(windows, window)),
         conditions=[_satisfied(windows, window), _conflicts(windows, window)],
     )
@@ -178,7 +184,7 @@ def _window(start: float, end: float) -> reservation.Window:
 
 
 def _reserved(
-    windows: calendar.Windows, window: facts.AdvanceReservation, nodes: list[int]
+    windows: advance_windows.Windows, window: types.AdvanceReservation, nodes: list[int]
 ) -> dict[str, int]:
     if window.amounts:
         missing = windows.choices[window.id].missing
@@ -189,33 +195,35 @@ def _reserved(
         for name in _OF_NODES:
             found[name] = found.get(name, 0) + node.allocatable.get(name, 0)
         for device in node.devices:
-            found[device.kind] = found.get(device.kind, 0) + facts.WHOLE
+            found[device.kind] = found.get(device.kind, 0) + types.WHOLE
     return found
 
 
 def _used(
-    windows: calendar.Windows, window: facts.AdvanceReservation, names: set[str]
+    windows: advance_windows.Windows, window: types.AdvanceReservation, names: set[str]
 ) -> dict[str, int]:
     """What beneficiaries hold: of amounts wherever they run, of nodes on these."""
     snapshot, found = windows.snapshot, dict[str, int]()
     for key, running in snapshot.running.items():
-        if not windows.admits(window, running.unit):
+        if not windows.admits(window, running.workload):
             continue
-        held = snapshot.held[key]
+        held = snapshot.usage[key]
         if not window.amounts:
-            seats = [seat for seat in running.seats if seat.node in names]
-            held = amounts.of_seats(snapshot.cluster, running.unit.roles, seats)
+            pods = [pod for pod in running.pods if pod.node in names]
+            held = usage.of_pods(snapshot.cluster, running.workload.roles, pods)
         for name, amount in held.items():
             if name in window.amounts if window.amounts else "/" not in name and name != "pods":
                 found[name] = found.get(name, 0) + amount
     return found
 
 
-def _satisfied(windows: calendar.Windows, window: facts.AdvanceReservation) -> meta.Condition:
+def _satisfied(
+    windows: advance_windows.Windows, window: types.AdvanceReservation
+) -> meta.Condition:
     choice = windows.choices.get(window.id)
     problem = ""
     if choice is not None and choice.missing:
-        short = [verdicts.told(name, amount) for name, amount in sorted(choice.missing.items())]
+        short = [formatting.amount(name, amount) for name, amount in sorted(choice.missing.items())]
         problem = f"{', '.join(short)} cannot be set aside: others that cannot be stopped hold it, "
         problem += "or there is not so much"
     elif choice is None:
@@ -225,7 +233,7 @@ def _satisfied(windows: calendar.Windows, window: facts.AdvanceReservation) -> m
     return meta.Condition(type="Satisfied", status="False", reason="Missing", message=problem)
 
 
-def _missing_nodes(windows: calendar.Windows, window: facts.AdvanceReservation) -> str:
+def _missing_nodes(windows: advance_windows.Windows, window: types.AdvanceReservation) -> str:
     if window.nodes is None:
         return "" if windows.nodes_of(window) else "no node has these labels"
     gone = sorted(window.nodes - windows.snapshot.cluster.index.keys())
@@ -233,7 +241,9 @@ def _missing_nodes(windows: calendar.Windows, window: facts.AdvanceReservation) 
     return f"there is no node {', '.join(gone[:3])}{more}" if gone else ""
 
 
-def _conflicts(windows: calendar.Windows, window: facts.AdvanceReservation) -> meta.Condition:
+def _conflicts(
+    windows: advance_windows.Windows, window: types.AdvanceReservation
+) -> meta.Condition:
     """Another reservation of the same nodes at the same time, for others."""
     mine = set(windows.nodes_of(window)) if not window.amounts else set()
     found = [
@@ -255,5 +265,5 @@ def _conflicts(windows: calendar.Windows, window: facts.AdvanceReservation) -> m
     )  # fmt: skip
 
 
-def _whom(window: facts.AdvanceReservation) -> tuple[frozenset[str], ...]:
+def _whom(window: types.AdvanceReservation) -> tuple[frozenset[str], ...]:
     return window.queues, window.namespaces, window.users

@@ -1,9 +1,10 @@
-"""Gets volumes for claims that wait for their node: keeps one that is there for the claim, or says
-for which node one is to be made.
+"""Provides volumes for claims that wait for a node: reserves an existing one for the claim, or
+selects the node for which one is provisioned.
 
-The same two writes for pods of Runs and for pods of other people; whoever places them goes on when
-the cluster has bound the claims. Every write names the version that was looked at: of two who want
-one volume, one is refused and decided again.
+The same two writes for pods of Runs and for external pods; the caller continues when the cluster
+has
+bound the claims. Every write has a resourceVersion: of two writers for one volume, one is refused
+and decided again.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from windlass.control import volumes
-from windlass.core import constraints, facts
-from windlass.kinds import clusterkinds
-from windlass.store import client, errors
+from windlass.control.volumes import topology
+from windlass.core.cluster import constraints
+from windlass.core.model import types
+from windlass.kinds.types import cluster
+from windlass.store import errors, interface
 
 log = logging.getLogger(__name__)
 
@@ -22,13 +24,13 @@ _BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 
 
 async def provide(
-    store: client.Store,
-    known: volumes.Volumes,
+    store: interface.Store,
+    known: topology.Volumes,
     namespace: str,
     names: Iterable[str],
-    node: facts.Node,
+    node: types.Node,
 ) -> bool:
-    """For all claims of these that have no volume; whether the node has what they need."""
+    """For all of these claims without a volume; returns whether the node has what they need."""
     reach = known.reach_of(namespace, names)
     supply = constraints.supply(reach.storage, node)
     if supply is None:
@@ -45,8 +47,8 @@ async def provide(
     return True
 
 
-async def _keep(store: client.Store, claim: volumes.Claim, volume: volumes.Volume) -> None:
-    """The volume is for this claim; the cluster binds them."""
+async def _keep(store: interface.Store, claim: topology.Claim, volume: topology.Volume) -> None:
+    """Reserves the volume for this claim; the cluster binds them."""
     known = volume.spec.claim_ref
     if known is not None and known.uid == claim.uid:
         return
@@ -56,21 +58,21 @@ async def _keep(store: client.Store, claim: volumes.Claim, volume: volumes.Volum
         "resourceVersion": claim.metadata.resource_version,
     }  # fmt: skip
     metadata: dict[str, object] = {"resourceVersion": volume.metadata.resource_version}
-    if known is None:  # not kept for it by a person: it is given back with the claim
+    if known is None:  # not reserved by a user: it is released with the claim
         metadata["annotations"] = {_BY_CONTROLLER: "yes"}
     log.info("claim %s/%s gets volume %s", claim.namespace, claim.name, volume.name)
     await store.patch(
-        clusterkinds.PersistentVolume, volume.name, "",
+        cluster.PersistentVolume, volume.name, "",
         patch={"metadata": metadata, "spec": {"claimRef": ref}},
     )  # fmt: skip
 
 
-async def _make(store: client.Store, claim: volumes.Claim, node: str) -> None:
-    if volumes.selected_node(claim) == node:
+async def _make(store: interface.Store, claim: topology.Claim, node: str) -> None:
+    if topology.selected_node(claim) == node:
         return
     log.info("claim %s/%s: its volume is to be made for %s", claim.namespace, claim.name, node)
-    version, chosen = claim.metadata.resource_version, {clusterkinds.SELECTED_NODE: node}
+    version, chosen = claim.metadata.resource_version, {cluster.SELECTED_NODE: node}
     await store.patch(
-        clusterkinds.PersistentVolumeClaim, claim.name, claim.namespace,
+        cluster.PersistentVolumeClaim, claim.name, claim.namespace,
         patch={"metadata": {"resourceVersion": version, "annotations": chosen}},
     )  # fmt: skip

@@ -1,9 +1,11 @@
-"""Claims that members mount: from which nodes their volumes can be reached, and what they wait for.
+"""Claims of replicas: the nodes that can reach their volumes, and what they wait for.
 
-Nobody below us checks it for pods that are created on their node, and pods of other people are
-placed by the same rules; a differential test holds them together with kube-scheduler's. `Volumes`
-is kept up to date from what is seen; the scheduler asks it where members may go, whoever places
-them for which claims volumes must be provided first (`control.claiming`). Never writes.
+No component below checks it for pods that are created on their node, and external pods are placed
+by
+the same rules; a differential test compares them with kube-scheduler. Informers keep `Volumes` up
+to
+date. The scheduler reads the feasible nodes, and the caller that places pods reads the claims for
+which volumes must be provided first (`control.volumes.binding`). Never writes.
 """
 
 from __future__ import annotations
@@ -12,27 +14,23 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from windlass.control import foreign, podsetup
-from windlass.core import constraints, facts
-from windlass.core.constraints import NAME_FIELD
-from windlass.kinds import clusterkinds, quantity, run
-from windlass.store.reflector import Reflector
+from windlass.control.model import pod_setup, selectors
+from windlass.core.cluster import constraints
+from windlass.core.cluster.constraints import NAME_FIELD
+from windlass.core.model import types
+from windlass.kinds.types import cluster, run
+from windlass.kinds.values import quantity
+from windlass.store.informer import Informer
 
-Claim = clusterkinds.PersistentVolumeClaim
-Volume = clusterkinds.PersistentVolume
-Kind = (
-    Claim
-    | Volume
-    | clusterkinds.StorageClass
-    | clusterkinds.CSIDriver
-    | clusterkinds.CSIStorageCapacity
-)
-Claims = tuple[Reflector[Claim], Reflector[Volume], Reflector[clusterkinds.StorageClass]]
-"""Claims, volumes and how they belong together."""
-Room = tuple[Reflector[clusterkinds.CSIDriver], Reflector[clusterkinds.CSIStorageCapacity]]
-"""Where volumes can be made."""
+Claim = cluster.PersistentVolumeClaim
+Volume = cluster.PersistentVolume
+Kind = Claim | Volume | cluster.StorageClass | cluster.CSIDriver | cluster.CSIStorageCapacity
+Claims = tuple[Informer[Claim], Informer[Volume], Informer[cluster.StorageClass]]
+"""Claims, volumes and their classes."""
+StorageCapacityInformers = tuple[Informer[cluster.CSIDriver], Informer[cluster.CSIStorageCapacity]]
+"""Where volumes can be provisioned."""
 Handle = tuple[str, str]
-"""A volume to attach: the driver, and what it calls the volume."""
+"""A volume to attach: the driver, and the driver's name of the volume."""
 MOUNT = "claim:"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 _CLASS = "volume.beta.kubernetes.io/storage-class"
@@ -44,30 +42,30 @@ _ZONES = {
     "topology.kubernetes.io/zone": "topology.kubernetes.io/zone",
     "topology.kubernetes.io/region": "topology.kubernetes.io/region",
 }
-"""Labels of volumes that say where they are, and how nodes call the same today."""
-_ALWAYS = facts.Requirement("", "DoesNotExist")
-_NO_ZONES = tuple(facts.Requirement(key, "DoesNotExist") for key in _ZONES)
+"""Labels of volumes with their zone, and the present names of the same labels of nodes."""
+_ALWAYS = types.Requirement("", "DoesNotExist")
+_NO_ZONES = tuple(types.Requirement(key, "DoesNotExist") for key in _ZONES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reach:
-    """What claims mean for who mounts them."""
+    """The constraints of claims on the replicas that mount them."""
 
-    terms: tuple[facts.Terms, ...] = ()
+    terms: tuple[types.Terms, ...] = ()
     """Of each volume; every one must hold."""
     problem: str = ""
-    """Why no node at all can be chosen yet, with what helps."""
+    """Why no node can be chosen yet, with the remedy."""
     unbound: tuple[str, ...] = ()
-    """Claims whose volumes are found or made when it is known for which node."""
-    storage: tuple[facts.Storage, ...] = ()
+    """Claims whose volumes are found or provisioned once the node is known."""
+    storage: tuple[types.Storage, ...] = ()
     """What each of these can get."""
     attach: tuple[tuple[str, int], ...] = ()
-    """Volumes that are attached nowhere yet, by driver, of drivers that have limits."""
+    """Volumes that are attached nowhere yet, by driver, of drivers with limits."""
     too_many: frozenset[str] = frozenset()
-    """Nodes that cannot attach what is attached elsewhere besides what they have."""
+    """Nodes that cannot attach volumes from elsewhere besides what they have."""
 
-    def bounds(self, role: facts.Role) -> facts.Role:
-        """A role whose members mount the claims."""
+    def bounds(self, role: types.Role) -> types.Role:
+        """The role with the constraints of the claims."""
         not_now = role.constraint.not_now | self.too_many
         constraint = dataclasses.replace(
             role.constraint, volumes=self.terms, storage=self.storage, not_now=not_now
@@ -76,34 +74,34 @@ class Reach:
 
 
 def mounted(spec: run.RunSpec, kept: str = "") -> list[str]:
-    """Names of the claims that members mount. `kept`: the one in which teams keep environments,
-    which nobody names: whoever wants an environment mounts it."""
+    """Names of the claims that replicas mount. `kept`: the claim with shared environments, which no
+    spec names: every run with an environment mounts it."""
     if not spec.mounts and spec.environment is None:
         return []
     sources = dict.fromkeys(mount.source for mount in spec.mounts or ())
     found = [source.removeprefix(MOUNT) for source in sources if source.startswith(MOUNT)]
-    wants = kept and kept not in found and podsetup.builds_environment(spec)
+    wants = kept and kept not in found and pod_setup.builds_environment(spec)
     return [*found, kept] if wants else found
 
 
 class Volumes:
     def __init__(self) -> None:
         self.kept = ""
-        """Name of the claim in which teams keep environments, if the engine has such claims."""
+        """Name of the claim with shared environments, if the engine has such claims."""
         self._claims: dict[tuple[str, str], Claim] = {}
         self._volumes: dict[tuple[str, str], Volume] = {}
-        self._classes: dict[tuple[str, str], clusterkinds.StorageClass] = {}
-        self._drivers: dict[tuple[str, str], clusterkinds.CSIDriver] = {}
-        self._room: dict[tuple[str, str], clusterkinds.CSIStorageCapacity] = {}
+        self._classes: dict[tuple[str, str], cluster.StorageClass] = {}
+        self._drivers: dict[tuple[str, str], cluster.CSIDriver] = {}
+        self._capacities: dict[tuple[str, str], cluster.CSIStorageCapacity] = {}
         self._known: dict[type[Kind], dict[tuple[str, str], Any]] = {
             Claim: self._claims,
             Volume: self._volumes,
-            clusterkinds.StorageClass: self._classes,
-            clusterkinds.CSIDriver: self._drivers,
-            clusterkinds.CSIStorageCapacity: self._room,
+            cluster.StorageClass: self._classes,
+            cluster.CSIDriver: self._drivers,
+            cluster.CSIStorageCapacity: self._capacities,
         }
 
-    def see(self, before: Kind | None, after: Kind | None) -> None:
+    def on_change(self, before: Kind | None, after: Kind | None) -> None:
         """One of these kinds changed."""
         changed = after or before
         assert changed is not None, "a change has an object before or after it"  # noqa: S101
@@ -123,17 +121,17 @@ class Volumes:
         return mounted(spec, self.kept)
 
     def reach(self, owner: run.Run) -> Reach:
-        """Where members may go, as far as their claims are concerned."""
+        """The feasible nodes of replicas, as far as their claims are concerned."""
         found = self.reach_of(owner.namespace, self.mounted(owner.spec))
         unnamed = self.kept and self.kept not in mounted(owner.spec)
         if not (unnamed and found.problem.startswith(f"claim {self.kept} ")):
             return found
-        words = f"{found.problem}, this cluster keeps environments there"
-        return dataclasses.replace(found, problem=words)
+        message = f"{found.problem}, this cluster keeps environments there"
+        return dataclasses.replace(found, problem=message)
 
     def reach_of(self, namespace: str, names: Iterable[str]) -> Reach:
-        """Where who mounts these claims may go."""
-        terms: list[facts.Terms] = []
+        """The constraints of these claims."""
+        terms: list[types.Terms] = []
         unbound: list[Claim] = []
         for name in dict.fromkeys(names):
             claim = self._claims.get((namespace, name))
@@ -146,23 +144,23 @@ class Volumes:
                 terms += _reached_from(self._volumes["", claim.spec.volume_name])
             else:
                 unbound.append(claim)
-        # Who wants least is served first, so that the large ones are left to who needs them.
+        # The smallest request first, so that large volumes are left for large requests.
         unbound.sort(key=_wanted)
         names, storage = tuple(claim.name for claim in unbound), tuple(map(self._supply, unbound))
         for claim, found in zip(unbound, storage, strict=True):
             if not found.among and found.made is None:
-                words = f"no volume of class {_class_of(claim)} that is free would do; add one"
-                return Reach(problem=f"claim {claim.name}: {words}")
+                message = f"no volume of class {_class_of(claim)} that is free would do; add one"
+                return Reach(problem=f"claim {claim.name}: {message}")
         return Reach(tuple(terms), unbound=names, storage=storage)
 
     def is_for_one(self, namespace: str, name: str) -> bool:
         """Whether only one pod at a time may use a claim."""
         claim = self._claims.get((namespace, name))
-        return claim is not None and clusterkinds.ONE_POD in (claim.spec.access_modes or ())
+        return claim is not None and cluster.ONE_POD in (claim.spec.access_modes or ())
 
     def handle(self, namespace: str, name: str) -> Handle | None:
-        """What is attached to the node of a pod that mounts a claim; None: nothing that a driver
-        counts. A volume that is not there yet counts for the driver that will make it."""
+        """What is attached to the node of a pod with this claim; None: nothing that a driver
+        counts. A volume that does not exist yet counts for the driver that will provision it."""
         claim = self._claims.get((namespace, name))
         if claim is None:
             return None
@@ -174,7 +172,7 @@ class Volumes:
         return made_by.provisioner, f"claim {namespace}/{name}"
 
     def handle_of(self, name: str) -> Handle | None:
-        """What a driver calls a volume; None: no driver has it."""
+        """The driver's name of a volume; None: no driver has it."""
         volume = self._volumes.get(("", name))
         csi = volume.spec.csi if volume is not None else None
         return (csi.driver, csi.volume_handle) if csi is not None and csi.volume_handle else None
@@ -182,7 +180,7 @@ class Volumes:
     # --- one claim
 
     def _problem(self, claim: Claim) -> str:
-        """Why nothing can be decided about who mounts the claim."""
+        """Why a workload with the claim cannot be decided yet."""
         name = claim.spec.volume_name
         if name:
             if claim.status.phase == "Lost" or (is_bound(claim) and self.volume(name) is None):
@@ -192,36 +190,34 @@ class Volumes:
         made_by = self._classes.get(("", _class_of(claim)))
         if made_by is None:
             return f"claim {claim.name} is not bound, and there is no class to make its volume"
-        if made_by.volume_binding_mode != clusterkinds.WAITS_FOR_NODE:
+        if made_by.volume_binding_mode != cluster.WAITS_FOR_NODE:
             return f"claim {claim.name} {_NOT_YET} {claim.name}"
         return ""
 
-    def _supply(self, claim: Claim) -> facts.Storage:
+    def _supply(self, claim: Claim) -> types.Storage:
         """What a claim without a volume can get."""
         made_by = self._classes["", _class_of(claim)]
         made = self._made(claim, made_by)
         chosen = selected_node(claim)
-        if chosen:  # somebody makes it there
-            here = ((facts.Requirement(NAME_FIELD, "In", (chosen,)),),)
-            return facts.Storage(made=None if made is None else (*made, here))
+        if chosen:  # it is being provisioned there
+            here = ((types.Requirement(NAME_FIELD, "In", (chosen,)),),)
+            return types.Storage(made=None if made is None else (*made, here))
         found = [each for each in self._volumes.values() if _would_do(each, claim)]
         kept = [each for each in found if each.spec.claim_ref is not None]
         found = kept or [each for each in found if _is_open_to(each, claim)]
         found.sort(key=lambda each: (_size(each.spec.capacity), each.name))
-        return facts.Storage(tuple((each.name, _affinity(each)) for each in found), made)
+        return types.Storage(tuple((each.name, _affinity(each)) for each in found), made)
 
-    def _made(
-        self, claim: Claim, made_by: clusterkinds.StorageClass
-    ) -> tuple[facts.Terms, ...] | None:
-        """Where a volume of a class can be made."""
+    def _made(self, claim: Claim, made_by: cluster.StorageClass) -> tuple[types.Terms, ...] | None:
+        """Where a volume of a class can be provisioned."""
         if made_by.provisioner in ("", _STATIC):
             return None
-        found: list[facts.Terms] = []
+        found: list[types.Terms] = []
         if made_by.allowed_topologies:
             found.append(
                 tuple(
                     tuple(
-                        facts.Requirement(each.key, "In", tuple(each.values))
+                        types.Requirement(each.key, "In", tuple(each.values))
                         for each in term.match_label_expressions or ()
                     )
                     for term in made_by.allowed_topologies
@@ -230,12 +226,12 @@ class Volumes:
         driver = self._drivers.get(("", made_by.provisioner))
         if driver is not None and driver.spec.storage_capacity and _wanted(claim):
             places = [
-                foreign.selected(each.node_topology)
-                for each in self._room.values()
+                selectors.requirements(each.node_topology)
+                for each in self._capacities.values()
                 if each.storage_class_name == made_by.name and each.node_topology is not None
                 if _largest(each) >= _wanted(claim)
             ]
-            if all(places):  # none of them is everywhere
+            if all(places):  # none of them is without a constraint
                 found.append(tuple(places))
         return tuple(found)
 
@@ -244,7 +240,7 @@ class Volumes:
 
 
 def claims_of(*seen: Kind | None) -> list[tuple[str, str]]:
-    """The claims that a change may be about, by namespace and name."""
+    """The claims that a change affects, by namespace and name."""
     found = [(each.namespace, each.name) for each in seen if isinstance(each, Claim)]
     refs = (each.spec.claim_ref for each in seen if isinstance(each, Volume))
     return found + [(ref.namespace, ref.name) for ref in refs if ref is not None]
@@ -256,7 +252,7 @@ def is_bound(claim: Claim) -> bool:
 
 
 def selected_node(claim: Claim) -> str:
-    return (claim.metadata.annotations or {}).get(clusterkinds.SELECTED_NODE, "")
+    return (claim.metadata.annotations or {}).get(cluster.SELECTED_NODE, "")
 
 
 def _class_of(claim: Claim) -> str:
@@ -275,7 +271,7 @@ def _size(amounts: dict[str, Any] | None) -> int:
 
 
 def _would_do(volume: Volume, claim: Claim) -> bool:
-    """Whether it is like what the claim asks for, and nobody else's."""
+    """Whether it satisfies the claim, and is of no other claim."""
     spec, wants, ref = volume.spec, claim.spec, volume.spec.claim_ref
     if ref is not None and not (
         (ref.namespace, ref.name) == (claim.namespace, claim.name) and ref.uid in ("", claim.uid)
@@ -290,7 +286,7 @@ def _would_do(volume: Volume, claim: Claim) -> bool:
 
 
 def _is_open_to(volume: Volume, claim: Claim) -> bool:
-    """Of one that is kept for nobody: whether the claim may have it."""
+    """Of a volume without a claim: whether the claim may have it."""
     labels, wanted = volume.metadata.labels or {}, claim.spec.selector
     annotations = volume.metadata.annotations or {}
     return (
@@ -299,48 +295,48 @@ def _is_open_to(volume: Volume, claim: Claim) -> bool:
         and set(claim.spec.access_modes or ()) <= set(volume.spec.access_modes or ())
         and (
             wanted is None
-            or all(constraints.holds(each, labels) for each in foreign.selected(wanted))
+            or all(constraints.holds(each, labels) for each in selectors.requirements(wanted))
         )
     )
 
 
-def _reached_from(volume: Volume) -> list[facts.Terms]:
-    """From where a bound volume can be reached: by what it says, and by its labels."""
+def _reached_from(volume: Volume) -> list[types.Terms]:
+    """The nodes that reach a bound volume: by its affinity, and by its labels."""
     affinity = _affinity(volume)
     found = [] if affinity is None else [affinity]
     for key, today in _ZONES.items():
-        told = (volume.metadata.labels or {}).get(key)
-        values = tuple(part.strip() for part in told.split("__")) if told else ()
+        label = (volume.metadata.labels or {}).get(key)
+        values = tuple(part.strip() for part in label.split("__")) if label else ()
         if not all(values) or not values:
             continue
-        here: facts.Terms = ((facts.Requirement(key, "In", values),),)
+        here: types.Terms = ((types.Requirement(key, "In", values),),)
         if today != key:
-            older = facts.Requirement(key, "DoesNotExist")
-            here = (*here, (older, facts.Requirement(today, "In", values)))
-        # A node that says nothing about zones is in the only one there is.
+            older = types.Requirement(key, "DoesNotExist")
+            here = (*here, (older, types.Requirement(today, "In", values)))
+        # A node without a zone label is in the only zone.
         found.append((*here, _NO_ZONES))
     return found
 
 
-def _affinity(volume: Volume) -> facts.Terms | None:
-    told = volume.spec.node_affinity
-    if told is None or told.required is None:
+def _affinity(volume: Volume) -> types.Terms | None:
+    affinity = volume.spec.node_affinity
+    if affinity is None or affinity.required is None:
         return None
-    return tuple(_term(term) for term in told.required.node_selector_terms or ())
+    return tuple(_term(term) for term in affinity.required.node_selector_terms or ())
 
 
-def _term(term: clusterkinds.NodeSelectorTerm) -> tuple[facts.Requirement, ...]:
-    """Whoever mounts a volume looks at labels only: a condition on the node's name always holds."""
+def _term(term: cluster.NodeSelectorTerm) -> tuple[types.Requirement, ...]:
+    """Volume constraints use labels only: a condition on the node's name always holds."""
     return (
         *(
-            facts.Requirement(each.key, each.operator, tuple(each.values or ()))
+            types.Requirement(each.key, each.operator, tuple(each.values or ()))
             for each in term.match_expressions or ()
         ),
         *(_ALWAYS for _ in term.match_fields or ()),
     )
 
 
-def _largest(room: clusterkinds.CSIStorageCapacity) -> int:
-    """The largest volume that can be made; -1: nobody says."""
-    told = room.maximum_volume_size or room.capacity
-    return -1 if told is None else quantity.whole(told)
+def _largest(capacity: cluster.CSIStorageCapacity) -> int:
+    """The largest volume that can be provisioned; -1: unknown."""
+    size = capacity.maximum_volume_size or capacity.capacity
+    return -1 if size is None else quantity.whole(size)

@@ -4,8 +4,9 @@ A workload that a window does not admit must not run into it on reserved capacit
 decision every waiting workload is looked at as it would be if it started now: the windows that it
 would run into are named in the constraint of its roles, and from then on those nodes count as
 closed for it, wherever room is looked for. A start at a later time is looked at the same way, as of
-that time (`core.earliest`). How long a workload runs is what it says itself: its maximum, else what
-it expects. Learned estimates do not count here: an administrator's window is no guess.
+that time (`core.reservation.earliest_start`). How long a workload runs is what it says itself: its
+maximum, else what it expects. Learned estimates do not count here: an administrator's window is no
+guess.
 
 Without advance reservations nothing of this happens.
 """
@@ -13,81 +14,46 @@ Without advance reservations nothing of this happens.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 
-from windlass.core import setaside
-from windlass.core.facts import AdvanceReservation, Constraint, Role, Running, Toleration, Unit
-from windlass.core.reserved import Hold, Table
-
-if TYPE_CHECKING:
-    from windlass.core.shadows import Held
-    from windlass.core.state import Snapshot
+from windlass.core.calendar import node_selection
+from windlass.core.cluster.reserved_capacity import Hold, Table
+from windlass.core.model.types import (
+    AdvanceReservation,
+    Constraint,
+    Role,
+    Running,
+    Toleration,
+    Workload,
+)
+from windlass.core.snapshot.snapshot import Snapshot
 
 LONGEST_LEAD = 3600.0
-"""Seconds before a window at which the first workloads are told to leave: a longer grace ends in
+"""Seconds before a window at which the first workloads are evicted: a longer grace ends in
 the window."""
 _ANY_TAINT = (Toleration(operator="Exists"),)
-_REMEMBERED = 100_000
 _LATER = "~"
 """Marks what a window holds back from starts later than now."""
 
 
-def end_of(unit: Unit, start: float) -> float | None:
+def end_of(workload: Workload, start: float) -> float | None:
     """When a workload that starts then ends, by its own word; None: it does not say."""
-    length = unit.expected if unit.max_runtime is None else unit.max_runtime
+    length = workload.expected if workload.max_runtime is None else workload.max_runtime
     return None if length is None else start + length
 
 
-def lead(unit: Unit) -> float:
-    """Seconds before a window at which a workload must be told to leave."""
-    return min(unit.grace, LONGEST_LEAD)
+def lead(workload: Workload) -> float:
+    """Seconds before a window at which a workload must be evicted."""
+    return min(workload.grace, LONGEST_LEAD)
 
 
 def can_be_stopped(window: AdvanceReservation, running: Running) -> bool:
     """Not if it must not be preempted at all, or not as long as the window lasts: pods that a
     disruption budget protects."""
-    return running.unit.preemptible and running.protected_until < window.end
-
-
-class Calendar:
-    """Of a snapshot: all windows, and what is remembered from one decision to the next."""
-
-    def __init__(self, windows: Sequence[AdvanceReservation] = ()) -> None:
-        self.windows = tuple(sorted(windows, key=lambda each: (each.start, each.name, each.end)))
-        self._roles: dict[tuple[int, tuple[str, ...]], tuple[Role, Role]] = {}
-        self._units: dict[tuple[int, tuple[str, ...]], tuple[Unit, Unit]] = {}
-
-    def bound(self, unit: Unit, windows: tuple[str, ...]) -> Unit:
-        """The workload, kept from what these windows hold back. The same object again and again,
-        so that what is known about it stays known."""
-        if all(role.constraint.reserved == windows for role in unit.roles):
-            return unit
-        known = self._units.get((id(unit), windows))
-        if known is not None and known[0] is unit:
-            return known[1]
-        if max(len(self._units), len(self._roles)) > _REMEMBERED:
-            self._units.clear()
-            self._roles.clear()
-        roles = tuple([self.bound_role(role, windows) for role in unit.roles])
-        made = dataclasses.replace(unit, roles=roles)
-        self._units[id(unit), windows] = (unit, made)
-        return made
-
-    def bound_role(self, role: Role, windows: tuple[str, ...]) -> Role:
-        if role.constraint.reserved == windows:
-            return role
-        known = self._roles.get((id(role), windows))
-        if known is not None and known[0] is role:
-            return known[1]
-        constraint = dataclasses.replace(role.constraint, reserved=windows)
-        made = dataclasses.replace(role, constraint=constraint)
-        self._roles[id(role), windows] = (role, made)
-        return made
+    return running.workload.preemptible and running.protected_until < window.end
 
 
 def open_at(snapshot: Snapshot, now: float) -> Windows | None:
@@ -105,11 +71,11 @@ class Windows:
     def __init__(self, snapshot: Snapshot, now: float) -> None:
         self.snapshot, self.now = snapshot, now
         self.listed = [each for each in snapshot.calendar.windows if each.end > now]
-        self.choices: dict[str, setaside.Choice] = {}
+        self.choices: dict[str, node_selection.Choice] = {}
         """Window of amounts -> what stands for it."""
         self._names: dict[str, frozenset[str]] = {}
         self.moments: set[float] = set()
-        """When time alone changes what binds whom."""
+        """When time alone changes which windows bind which workloads."""
         self._binding: dict[
             tuple[str, str, str], tuple[list[AdvanceReservation], frozenset[str]]
         ] = {}
@@ -121,57 +87,62 @@ class Windows:
             what = (window.name, window.nodes, window.selector, *sorted(window.amounts.items()))
             self._series[window.id] = series.setdefault(what, len(series))
 
-    # --- who is bound by what
+    # --- which windows bind which workloads
 
-    def binding(self, unit: Unit) -> list[AdvanceReservation]:
+    def binding(self, workload: Workload) -> list[AdvanceReservation]:
         """Windows that do not admit the workload, by their start."""
-        return self._bind(unit)[0]
+        return self._bind(workload)[0]
 
-    def admits(self, window: AdvanceReservation, unit: Unit) -> bool:
+    def admits(self, window: AdvanceReservation, workload: Workload) -> bool:
         """Whether the workload may use what the window reserves."""
-        return window.id not in self._bind(unit)[1]
+        return window.id not in self._bind(workload)[1]
 
-    def _bind(self, unit: Unit) -> tuple[list[AdvanceReservation], frozenset[str]]:
-        key = (unit.queue, unit.namespace, unit.user)
+    def _bind(self, workload: Workload) -> tuple[list[AdvanceReservation], frozenset[str]]:
+        key = (workload.queue, workload.namespace, workload.user)
         found = self._binding.get(key)
         if found is None:
-            path = self.snapshot.tree.path(unit.queue) or (unit.queue,)
-            windows = [w for w in self.listed if not w.admits(path, unit.namespace, unit.user)]
+            path = self.snapshot.tree.path(workload.queue) or (workload.queue,)
+            windows = [
+                w for w in self.listed if not w.admits(path, workload.namespace, workload.user)
+            ]
             found = self._binding[key] = (windows, frozenset(each.id for each in windows))
         return found
 
-    def starting(self, unit: Unit, at: float) -> Unit:
+    def starting(self, workload: Workload, at: float) -> Workload:
         """The workload as it would be if it started then."""
-        denied = self._denied(unit, at) if self.binding(unit) else ()
+        denied = self._denied(workload, at) if self.binding(workload) else ()
         if at > self.now:
             denied = tuple([name + _LATER if name in self.choices else name for name in denied])
-        return self.snapshot.calendar.bound(unit, denied)
+        return self.snapshot.calendar.bound(workload, denied)
 
     def growing(self, running: Running, role: Role) -> Role:
         """A role of a running workload that might get more members now."""
-        unit, denied = running.unit, list[str]()
-        end = end_of(unit, running.started)
-        for window in self.binding(unit):
+        workload, denied = running.workload, list[str]()
+        end = end_of(workload, running.started)
+        for window in self.binding(workload):
             latest = -math.inf
             if end is not None and end <= window.start:
                 latest = math.inf
-            elif end is None and unit.preemptible:
-                latest = window.start - self._stay(unit)
+            elif end is None and workload.preemptible:
+                latest = window.start - self._stay(workload)
                 self.moments.add(latest)
             if self.now >= min(latest, window.start):
                 denied.append(window.id)
         return self.snapshot.calendar.bound_role(role, tuple(denied))
 
-    def may_pass(self, unit: Unit, held: Held) -> bool:
-        """Whether the reserved start of a blocked head must not keep a waiting workload out of what
-        an open window reserves for it: the head gets those nodes only after the window."""
-        if unit.key not in self.snapshot.waiting:
+    def may_pass(
+        self, workload: Workload, head: Workload, start: float, nodes: frozenset[str]
+    ) -> bool:
+        """Whether the reservation of a blocked head, for a start on these nodes, must not keep a
+        waiting workload out of what an open window reserves for it: the head gets those nodes only
+        after the window."""
+        if workload.key not in self.snapshot.waiting:
             return False
         return any(
-            window.start <= self.now < window.end <= held.start
-            and self.admits(window, unit)
-            and not self.admits(window, held.unit)
-            and not self._names_of(window).isdisjoint(held.names)
+            window.start <= self.now < window.end <= start
+            and self.admits(window, workload)
+            and not self.admits(window, head)
+            and not self._names_of(window).isdisjoint(nodes)
             for window in self.listed
         )
 
@@ -185,61 +156,61 @@ class Windows:
             self._names[window.id] = found
         return found
 
-    def points(self, unit: Unit) -> Iterator[float]:
+    def points(self, workload: Workload) -> Iterator[float]:
         """Moments at which what the workload may use changes."""
-        for window in self.binding(unit):
+        for window in self.binding(workload):
             yield window.end
-            yield self._latest(unit, window)[0]
+            yield self._latest(workload, window)[0]
 
-    def _denied(self, unit: Unit, at: float) -> tuple[str, ...]:
+    def _denied(self, workload: Workload, at: float) -> tuple[str, ...]:
         """Windows that the workload would run into. Of a reservation that recurs only the first:
         the others hold the same nodes, and every set of windows is counted for by itself."""
         found: dict[int, str] = {}
-        for window in self.binding(unit):
-            latest, inclusive = self._latest(unit, window)
+        for window in self.binding(workload):
+            latest, inclusive = self._latest(workload, window)
             if window.start > at and (at <= latest if inclusive else at < latest):
                 break  # and in time for all that start later
             if window.end > at:
                 found.setdefault(self._series[window.id], window.id)
         return tuple(found.values())
 
-    def _latest(self, unit: Unit, window: AdvanceReservation) -> tuple[float, bool]:
+    def _latest(self, workload: Workload, window: AdvanceReservation) -> tuple[float, bool]:
         """The last moment at which the workload may start on what the window reserves, and whether
         that moment is still in time. One that can be stopped and does not say how long it runs may
-        start if it can run for its queue's minimum run time before it is told to leave."""
-        length = unit.expected if unit.max_runtime is None else unit.max_runtime
+        start if it can run for its queue's minimum run time before it is evicted."""
+        length = workload.expected if workload.max_runtime is None else workload.max_runtime
         if length is not None:
             return window.start - length, True
-        if unit.preemptible:
-            return window.start - self._stay(unit), False
+        if workload.preemptible:
+            return window.start - self._stay(workload), False
         return -math.inf, False
 
-    def _stay(self, unit: Unit) -> float:
-        queue = self.snapshot.queues.get(unit.queue)
-        return lead(unit) + (queue.min_runtime if queue is not None else 0.0)
+    def _stay(self, workload: Workload) -> float:
+        queue = self.snapshot.queues.get(workload.queue)
+        return lead(workload) + (queue.min_runtime if queue is not None else 0.0)
 
     def view(self) -> Snapshot:
         """The snapshot with every waiting workload bound as it would be if it started now."""
-        bound: dict[str, Unit] = {}
-        for key, unit in self.snapshot.waiting.items():
-            if not self.binding(unit):
+        bound: dict[str, Workload] = {}
+        for key, workload in self.snapshot.waiting.items():
+            if not self.binding(workload):
                 continue
-            self._note_moments(unit)
-            denied = self._denied(unit, self.now)
+            self._note_moments(workload)
+            denied = self._denied(workload, self.now)
             if denied:
-                bound[key] = self.snapshot.calendar.bound(unit, denied)
+                bound[key] = self.snapshot.calendar.bound(workload, denied)
         if not bound:
             return self.snapshot
-        twin, lines = copy.copy(self.snapshot), self.snapshot._lines
-        twin.waiting, twin._lines = {**twin.waiting, **bound}, dict(lines)
-        twin._kinds = dict(twin._kinds)
-        for name in {unit.queue for unit in bound.values()}:
-            twin._lines[name] = [(rank, bound.get(each.key, each)) for rank, each in lines[name]]
-        return twin
+        view, lines = copy.copy(self.snapshot), self.snapshot._pending
+        view.waiting, view._pending = {**view.waiting, **bound}, dict(lines)
+        view._class_counts = dict(view._class_counts)
+        for name in {workload.queue for workload in bound.values()}:
+            view._pending[name] = [(rank, bound.get(each.key, each)) for rank, each in lines[name]]
+        return view
 
-    def _note_moments(self, unit: Unit) -> None:
-        for window in self.binding(unit):
-            latest, inclusive = self._latest(unit, window)
+    def _note_moments(self, workload: Workload) -> None:
+        for window in self.binding(workload):
+            latest, inclusive = self._latest(workload, window)
             if latest >= self.now:
                 self.moments.add(math.nextafter(latest, math.inf) if inclusive else latest)
                 break  # those of windows that start later come later
@@ -247,7 +218,7 @@ class Windows:
     # --- what is held back
 
     def hold_back(self) -> None:
-        """Tells the cluster; it counts again only where that changed."""
+        """Passes them to the cluster, which counts again only where they changed."""
         holds: dict[str, Hold] = {}
         for window in sorted(self.listed, key=lambda each: (bool(each.amounts), each.start)):
             if not window.amounts:
@@ -279,21 +250,21 @@ class Windows:
     ) -> bool:
         return other.id in holds and other.overlaps(window.start, window.end)
 
-    def _choose(self, window: AdvanceReservation, others: list[Hold]) -> setaside.Choice:
+    def _choose(self, window: AdvanceReservation, others: list[Hold]) -> node_selection.Choice:
         running = self.snapshot.running.items()
-        may_use = [key for key, each in running if self.admits(window, each.unit)]
-        return setaside.choose(
+        may_use = [key for key, each in running if self.admits(window, each.workload)]
+        return node_selection.choose(
             self.snapshot, window, lambda each: self.presence(window, each), may_use, others
         )
 
-    def presence(self, window: AdvanceReservation, running: Running) -> setaside.Presence:
+    def presence(self, window: AdvanceReservation, running: Running) -> node_selection.Presence:
         """What becomes of a running workload by the start of a window; in the window, of now."""
-        unit = running.unit
-        if len(running.leaving) == len(running.seats):
+        workload = running.workload
+        if len(running.leaving) == len(running.pods):
             return "gone"
-        end = end_of(unit, running.started)
+        end = end_of(workload, running.started)
         ends = end is not None and self.now < window.start and end <= window.start
-        if self.admits(window, unit):
+        if self.admits(window, workload):
             return "ends" if ends else "beneficiary"
         if ends:
             return "ends"

@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core.choosing import UNLOCKED
-from windlass.core.facts import WHOLE, AdvanceReservation, Role, Running, Seat
-from windlass.core.reserved import Hold, request_for
+from windlass.core.cluster.device_allocation import UNLOCKED
+from windlass.core.cluster.reserved_capacity import Hold, request_for
+from windlass.core.model.types import WHOLE, AdvanceReservation, PodAssignment, Role, Running
 
 if TYPE_CHECKING:
-    from windlass.core.state import Snapshot
+    from windlass.core.snapshot.snapshot import Snapshot
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Presence = Literal["stays", "beneficiary", "evictable", "ends", "gone"]
 """What becomes of a running workload by the start of a window, the strongest claim first."""
 
-_FIRST_LOOK = 64
-"""Nodes that are looked at in detail before more are."""
+_FIRST_NODES = 64
+"""Nodes that are examined in detail before more are."""
 _CHOICE = 4
-"""Enough nodes are looked at when they have so many times what is needed."""
+"""Enough nodes are examined when they have so many times what is needed."""
 _IN_PROPORTION = ("cpu", "memory")
 """Held back beside devices of a node, in proportion to them: devices alone run nothing."""
 
@@ -95,9 +95,9 @@ def left_at_start(
     resource: str,
     node: int,
 ) -> int:
-    """What nobody holds of a resource on a node when the window starts, if nobody is evicted."""
+    """What is free of a resource on a node when the window starts, if no workload is evicted."""
     chooser = _Chooser(snapshot, lambda running: presence(window, running), [], [])
-    there = chooser.look(resource, node)
+    there = chooser.examine(resource, node)
     return there.available - there.evictable
 
 
@@ -105,11 +105,11 @@ def held_on(snapshot: Snapshot, running: Running, resource: str, node: int) -> i
     """What a workload holds of a resource on a node."""
     chooser = _Chooser(snapshot, lambda _: "gone", [], [])
     name = snapshot.cluster.nodes[node].name
-    roles = {role.name: role for role in running.unit.roles}
+    roles = {role.name: role for role in running.workload.roles}
     return sum(
-        chooser.amount(resource, roles[seat.role], seat)
-        for seat in running.seats
-        if seat.node == name and seat.role in roles
+        chooser.amount(resource, roles[pod.role], pod)
+        for pod in running.pods
+        if pod.node == name and pod.role in roles
     )
 
 
@@ -134,7 +134,7 @@ class _Chooser:
         is_device = resource not in self.cluster.resources
         needed = amount - self._used(resource)
         needed = -(-needed // WHOLE) if is_device else needed
-        needed -= sum(self.look(resource, node).available for node in sorted(self.nodes))
+        needed -= sum(self.examine(resource, node).available for node in sorted(self.nodes))
         if needed <= 0:
             return
         looked = self._nodes_for(resource, needed)
@@ -150,7 +150,7 @@ class _Chooser:
             self.parts[resource, node.index] = needed
             for name in _IN_PROPORTION if is_device else ():
                 if name in self.cluster.resources and name not in explicit:
-                    whole = int(self.cluster.capacity[self.cluster.resources[name], node.index])
+                    whole = int(self.cluster.allocatable[self.cluster.resources[name], node.index])
                     self.parts[name, node.index] = whole * needed // node.capacity
             needed = 0
         if needed:
@@ -158,13 +158,13 @@ class _Chooser:
 
     def parts_now(self) -> dict[tuple[str, int], int]:
         return {
-            (resource, node): max(0, held - self.look(resource, node).ends)
+            (resource, node): max(0, held - self.examine(resource, node).ends)
             for (resource, node), held in self.parts.items()
         }
 
     def _used(self, resource: str) -> int:
         """What beneficiaries hold that still run when the window starts."""
-        held, running = self.snapshot.held, self.snapshot.running
+        held, running = self.snapshot.usage, self.snapshot.running
         return sum(
             held[key].get(resource, 0)
             for key in self._beneficiaries
@@ -179,17 +179,17 @@ class _Chooser:
         where = np.flatnonzero(usable)
         where = where[np.argsort((capacity - free)[where], kind="stable")]
         near = {
-            self.cluster.index[seat.node]
+            self.cluster.index[pod.node]
             for key in self._beneficiaries
-            for seat in self.snapshot.running[key].seats
-            if seat.node in self.cluster.index
+            for pod in self.snapshot.running[key].pods
+            if pod.node in self.cluster.index
         }
-        found = {node: self.look(resource, node) for node in sorted(near) if usable[node]}
-        count = _FIRST_LOOK
+        found = {node: self.examine(resource, node) for node in sorted(near) if usable[node]}
+        count = _FIRST_NODES
         while True:
             for node in where[:count].tolist():
                 if node not in found:
-                    found[node] = self.look(resource, node)
+                    found[node] = self.examine(resource, node)
             if count >= len(where) or self._is_choice(found.values(), needed):
                 return list(found.values())
             count *= 2
@@ -201,48 +201,48 @@ class _Chooser:
         return idle >= needed or sum(node.available for node in whole) >= _CHOICE * needed
 
     def _amounts(self, resource: str) -> tuple[Ints, Ints]:
-        """By node: how much there is of it, and how much nobody holds."""
+        """By node: how much there is of it, and how much is free."""
         found, cluster = self._known.get(resource), self.cluster
         if found is None and resource in cluster.resources:
             column = cluster.resources[resource]
-            found = cluster.capacity[column], cluster.free[column]
+            found = cluster.allocatable[column], cluster.free[column]
         elif found is None:
-            eligible = cluster.bank.eligible(request_for(resource))
-            free = eligible & (cluster.bank.mode == UNLOCKED)
+            eligible = cluster.device_table.eligible(request_for(resource))
+            free = eligible & (cluster.device_table.mode == UNLOCKED)
             found = eligible.sum(axis=1), free.sum(axis=1)
         self._known[resource] = found
         return found
 
-    def look(self, resource: str, index: int) -> _Node:
-        """One node in detail: who holds how much there, and what becomes of them."""
+    def examine(self, resource: str, index: int) -> _Node:
+        """One node in detail: how much each workload holds there, and what happens to it."""
         capacity, _ = self._amounts(resource)
         node = _Node(index, int(capacity[index]))
         node.stays += self._held_by_others(resource, index)
         name = self.cluster.nodes[index].name
         devices: dict[str, Presence] = {}
         strongest: list[Presence] = ["gone", "ends", "evictable", "beneficiary", "stays"]
-        for key in self.snapshot.there.get(name, ()):
+        for key in self.snapshot.workloads_on.get(name, ()):
             running = self.snapshot.running[key]
             presence = self._presence(running)
-            roles = {role.name: role for role in running.unit.roles}
-            for seat in running.seats:
-                if seat.node != name or presence == "gone" or seat.role not in roles:
+            roles = {role.name: role for role in running.workload.roles}
+            for pod in running.pods:
+                if pod.node != name or presence == "gone" or pod.role not in roles:
                     continue
                 if resource in self.cluster.resources:
-                    _add(node, presence, self._needs(resource, roles[seat.role], seat))
+                    _add(node, presence, self._needs(resource, roles[pod.role], pod))
                     continue
-                for device in self._devices(resource, index, seat):
+                for device in self._devices(resource, index, pod):
                     known = devices.get(device, "gone")
                     devices[device] = max(known, presence, key=strongest.index)
         for presence in devices.values():
             _add(node, presence, 1)
         return node
 
-    def amount(self, resource: str, role: Role, seat: Seat) -> int:
+    def amount(self, resource: str, role: Role, pod: PodAssignment) -> int:
         """What one member holds of a resource: devices by number."""
         if resource in self.cluster.resources:
-            return self._needs(resource, role, seat)
-        return len(self._devices(resource, self.cluster.index[seat.node], seat))
+            return self._needs(resource, role, pod)
+        return len(self._devices(resource, self.cluster.index[pod.node], pod))
 
     def _held_by_others(self, resource: str, index: int) -> int:
         kind = resource.partition("/")[0]
@@ -253,21 +253,21 @@ class _Chooser:
             if node == index and name.partition("/")[0] == kind
         )
 
-    def _needs(self, resource: str, role: Role, seat: Seat) -> int:
-        node = self.cluster.index[seat.node]
+    def _needs(self, resource: str, role: Role, pod: PodAssignment) -> int:
+        node = self.cluster.index[pod.node]
         column = self.cluster.resources[resource]
-        needs = self.cluster.needs_of(self.cluster.shape_of(role), node, seat.grants)
+        needs = self.cluster.needs_of(self.cluster.shape_of(role), node, pod.grants)
         return sum(need for at, need in needs if at == column)
 
-    def _devices(self, resource: str, index: int, seat: Seat) -> list[str]:
-        bank = self.cluster.bank
+    def _devices(self, resource: str, index: int, pod: PodAssignment) -> list[str]:
+        bank = self.cluster.device_table
         eligible, place = bank.eligible(request_for(resource))[index], bank.place[index]
-        held = ((grant.device, place.get(grant.device)) for grant in seat.grants)
+        held = ((grant.device, place.get(grant.device)) for grant in pod.grants)
         return [device for device, at in held if at is not None and eligible[at]]
 
 
 def _fit_of(node: _Node, needed: int) -> tuple[int, int, int]:
-    """For what is left over: the fewest evictions, then the least room that still fits."""
+    """For what is left over: the fewest evictions, then the least capacity that still fits."""
     evicted = max(0, needed - (node.available - node.evictable))
     return evicted, node.available, node.index
 

@@ -1,5 +1,5 @@
 """Array operations that the core does thousands of times a decision: where NumPy's own are made for
-larger arrays or have to sort, and rows of what members hold as those of fewer nodes."""
+larger arrays or have to sort, and rows of what pods hold as those of fewer nodes."""
 
 from __future__ import annotations
 

@@ -3,15 +3,45 @@ much it is preferred. Pure."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 
-from windlass.core.facts import Constraint, Node, Preference, Requirement, Storage
+from windlass.core.model.types import (
+    Constraint,
+    Node,
+    Preference,
+    Requirement,
+    Storage,
+    Toleration,
+)
 
 NAME_FIELD = "metadata.name"
+CONDITION_TAINTS = (
+    "node.kubernetes.io/unschedulable",
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/memory-pressure",
+    "node.kubernetes.io/disk-pressure",
+    "node.kubernetes.io/pid-pressure",
+    "node.kubernetes.io/network-unavailable",
+    "node.kubernetes.io/out-of-service",
+    "node.cloudprovider.kubernetes.io/uninitialized",
+    "node.cloudprovider.kubernetes.io/shutdown",
+)
+"""Taints that Kubernetes sets by the condition of a node, and removes again: such a node is closed
+now, but what it could hold is not lost."""
+_CONDITIONS = tuple(Toleration(key, "Exists") for key in CONDITION_TAINTS)
 
 
-def accepts(constraint: Constraint, node: Node) -> bool:
-    """Says nothing about room: only about what the node is."""
+@functools.lru_cache(maxsize=4096)
+def lasting(constraint: Constraint) -> Constraint:
+    """The constraint as it is on nodes in good condition: it ignores taints that come and go."""
+    return dataclasses.replace(constraint, tolerations=(*constraint.tolerations, *_CONDITIONS))
+
+
+def feasible(constraint: Constraint, node: Node) -> bool:
+    """Whether a node satisfies a constraint. Considers what the node is, not what is free on it."""
     if not constraint.capabilities <= node.capabilities:
         return False
     if constraint.names is not None and node.name not in constraint.names:
@@ -33,9 +63,9 @@ def accepts(constraint: Constraint, node: Node) -> bool:
 
 
 def supply(storage: Iterable[Storage], node: Node) -> list[str] | None:
-    """For each volume that is still to be had the one that a member on this node would get; "":
-    one is made. None: there is not enough for it. Who is sought first takes the best that is left,
-    as Kubernetes has it, even if that leaves nothing for the next."""
+    """For each volume that is not bound yet, the volume that a pod on this node would get; "": one
+    is provisioned. None: there are not enough volumes. Like Kubernetes, the first claim takes the
+    best volume that is left, even if nothing remains for the next."""
     facts = {**node.labels, NAME_FIELD: node.name}
     found: list[str] = []
     for each in storage:
@@ -53,10 +83,10 @@ def supply(storage: Iterable[Storage], node: Node) -> list[str] | None:
     return found
 
 
-def points(preferences: Iterable[Preference], node: Node) -> int:
-    """How much a member would rather be on this node than on one that matches nothing."""
+def preference_score(preferences: Iterable[Preference], node: Node) -> int:
+    """How much a pod would rather be on this node than on one that matches nothing."""
     facts = {**node.labels, NAME_FIELD: node.name}
-    return sum(p.points for p in preferences if all(holds(r, facts) for r in p.match))
+    return sum(p.weight for p in preferences if all(holds(r, facts) for r in p.match))
 
 
 def _any_of(terms: Iterable[tuple[Requirement, ...]], labels: Mapping[str, str]) -> bool:

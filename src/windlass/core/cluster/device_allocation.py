@@ -1,6 +1,6 @@
-"""The very devices of one node for one member: best links, tightest fit, least damage.
+"""The specific devices of one node for one pod: best links, tightest fit, least damage.
 
-Called by `devices` with one node's numbers. Pure: it says what to take and takes nothing.
+Called by `devices` with one node's numbers. Pure: it returns what to take and takes nothing.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from windlass.core import partitions
-from windlass.core.facts import WHOLE, Device, DeviceRequest, Grant, Profile
-from windlass.core.partitions import Position
+from windlass.core.cluster import partitions
+from windlass.core.cluster.partitions import Position
+from windlass.core.model.types import WHOLE, Device, DeviceRequest, Grant, Profile
 
 UNLOCKED, SHARED, HELD, PARTITIONED, RATIO = 0, 1, 2, 3, 16
 """Modes of a device; up to SHARED shares of it can be had; RATIO + k means 1:k."""
@@ -19,7 +19,7 @@ ANY_DEVICE = -1
 ANYWHERE: Position = (ANY_DEVICE, 0)
 """No position is preferred."""
 Spot = tuple[int, int, tuple[Position, ...]]
-"""A node, how many members go there, and the positions that their shares or partitions should
+"""A node, how many pods go there, and the positions that their shares or partitions should
 have, one each; none: the best by the rules of this module."""
 Found = list[tuple[int, Grant]]
 _STRENGTH = {"none": 0, "soft": 1, "hard": 2}
@@ -36,11 +36,11 @@ class View:
     mode: list[int]
     used: list[int]
     serving: list[list[int]]
-    """Per request of the member, the devices that could serve it."""
-    wished: Position = ANYWHERE
+    """Per request of the pod, the devices that could serve it."""
+    preferred: Position = ANYWHERE
     """The position that a share or a partition should have, if it still fits there."""
     following: int | None = None
-    """Members with the same single request that must still fit on the node after this one. None:
+    """Pods with the same single request that must still fit on the node after this one. None:
     not known, so that a partition leaves as many of its own profile as possible."""
 
     def take(self, j: int, grant: Grant) -> None:
@@ -58,7 +58,7 @@ class View:
     def copy(self) -> View:
         return View(
             self.devices, self.compute[:], self.memory[:], self.mode[:], self.used[:],
-            self.serving, self.wished, self.following,
+            self.serving, self.preferred, self.following,
         )  # fmt: skip
 
 
@@ -66,15 +66,15 @@ def choose(
     view: View,
     requests: tuple[DeviceRequest, ...],
     bundle: str,
-    room: Mapping[int, int] | None = None,
+    numa_capacity: Mapping[int, int] | None = None,
 ) -> Found:
-    """Grants for all requests of one member, each with its device; nothing if there are none.
+    """Grants for all requests of one pod, each with its device; empty if there are none.
 
-    With a bundle they come from one locality domain, on a NUMA node that `room` does not say is
-    full; where a node does not say where its devices are, whoever hands them out there has the
-    choice. Devices under one switch are on one NUMA node: where no switches are known, that much
-    is still kept. Without a bundle, several kinds are still put under one switch or NUMA node
-    where that is possible.
+    With a bundle they come from one locality domain, on a NUMA node that `numa_capacity` does not
+    report as full. Where a node does not report the locality of its devices, the node's own device
+    manager chooses. Devices under one switch are on one NUMA node: where no switches are known,
+    that much still holds. Without a bundle, several kinds are still put under one switch or NUMA
+    node where possible.
     """
     if len(requests) == 1 and not bundle:
         return _choose_in(view, requests)
@@ -82,7 +82,7 @@ def choose(
     for key in keys[1:] if bundle == "numa" else keys:
         domains = _tightest_first(view, key)
         for domain in domains:
-            if room and room.get(view.devices[domain[0]].numa, 1) <= 0:
+            if numa_capacity and numa_capacity.get(view.devices[domain[0]].numa, 1) <= 0:
                 continue
             if found := _choose_in(view, requests, domain):
                 return found
@@ -173,7 +173,7 @@ def _share(view: View, request: DeviceRequest, eligible: list[int]) -> Found:
     ]
     if not fitting:
         return []
-    j = min(fitting, key=lambda j: (_model_rank(view, request, j), j != view.wished[0],
+    j = min(fitting, key=lambda j: (_model_rank(view, request, j), j != view.preferred[0],
                                     view.mode[j] == UNLOCKED, view.compute[j], view.memory[j],
                                     j))  # fmt: skip
     grant = _grant(view.devices[j].id, "share", request.compute, request.memory)
@@ -199,7 +199,7 @@ def _ratio(view: View, request: DeviceRequest, eligible: list[int]) -> Found:
 
 def _partition(view: View, request: DeviceRequest, eligible: list[int]) -> Found:
     """The position that blocks the fewest other placements, of those that leave enough positions
-    for the members that follow."""
+    for the pods that follow."""
     open_devices = [j for j in eligible if view.mode[j] in (UNLOCKED, PARTITIONED)]
     spare = _spare(view, request, open_devices)
     best: tuple[tuple[object, ...], int, int] | None = None
@@ -212,8 +212,9 @@ def _partition(view: View, request: DeviceRequest, eligible: list[int]) -> Found
             if bits & used:
                 continue
             lost = before - _most(profile, used | bits)
-            rank = (_model_rank(view, request, j), max(0, lost - spare), (j, start) != view.wished,
-                    partitions.cost(device, used, bits, ()), j, start)  # fmt: skip
+            rank = (_model_rank(view, request, j), max(0, lost - spare),
+                    (j, start) != view.preferred, partitions.cost(device, used, bits, ()),
+                    j, start)  # fmt: skip
             if best is None or rank < best[0]:
                 best = (rank, j, start)
     if best is None:
@@ -246,7 +247,7 @@ _CHOOSERS = {"whole": _whole, "share": _share, "ratio": _ratio, "partition": _pa
 
 
 def serves(device: Device, request: DeviceRequest) -> bool:
-    """Kind, model, form, isolation and size; says nothing about who holds it."""
+    """Kind, model, form, isolation and size; independent of what is allocated."""
     return (
         device.kind == request.kind
         and device.healthy
@@ -275,7 +276,7 @@ def is_apart(device: Device, request: DeviceRequest) -> bool:
 
 
 def has_memory(device: Device, request: DeviceRequest) -> bool:
-    """Of a device whose memory nobody knows, no share of it can be had."""
+    """A device of unknown memory offers no share of it."""
     return request.form != "share" or device.memory >= request.memory
 
 

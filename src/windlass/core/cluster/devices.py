@@ -1,10 +1,11 @@
-"""Devices of all nodes: which forms are free, how many members fit, and the very ones to grant.
+"""Devices of all nodes: which forms are free, how many pods fit, and the specific ones to grant.
 
-`Bank` keeps one row of numbers per device, padded to the same width for all nodes, so that "how
-many fit" is one operation over all nodes. Choosing looks at one node's row in plain Python.
+`DeviceTable` keeps one row of numbers per device, padded to the same width for all nodes, so that
+"how many fit" is one operation over all nodes. Device allocation reads one node's row in plain
+Python.
 
-A device is unlocked until somebody holds a part of it; from then on its mode (whole, shares by
-size, one ratio, partitions) is fixed until all parts are given back.
+A device is unlocked until a part of it is allocated; from then on its mode (whole, shares by size,
+one ratio, partitions) is fixed until all parts are given back.
 """
 
 from __future__ import annotations
@@ -17,11 +18,18 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import arrays, choosing, gauge, partitions
-from windlass.core.choosing import ANYWHERE, HELD, PARTITIONED, RATIO, SHARED, UNLOCKED
-from windlass.core.facts import WHOLE, Device, DeviceRequest, Grant, Node
-from windlass.core.partitions import Cost, Position, Requested
-from windlass.core.shapes import Shape
+from windlass.core.cluster import arrays, device_allocation, partitions, request_matrix
+from windlass.core.cluster.device_allocation import (
+    ANYWHERE,
+    HELD,
+    PARTITIONED,
+    RATIO,
+    SHARED,
+    UNLOCKED,
+)
+from windlass.core.cluster.partitions import Cost, Position, Requested
+from windlass.core.model.equivalence import Shape
+from windlass.core.model.types import WHOLE, Device, DeviceRequest, Grant, Node
 
 T = TypeVar("T")
 Ints = npt.NDArray[np.int64]
@@ -33,28 +41,28 @@ class Row:
     """The changing numbers of one node's devices."""
 
     numbers: Ints
-    """As in `Bank`."""
+    """As in `DeviceTable`."""
     unlocked: int
 
 
-Room = dict[int, int]
-"""Of one node: NUMA node -> members of a shape that its CPU and memory still do for; one that is
+DomainCapacity = dict[int, int]
+"""Of one node: NUMA node -> pods of a shape that its CPU and memory still do for; one that is
 not named does for any number."""
 
 _GONE = np.array([[0], [0], [HELD]])
 """Compute, memory and mode of devices that are taken whole."""
 _MANY_DEVICES, _FEW_OF = 1024, 4
-"""Of so many, less than such a part is looked at one by one."""
+"""Below this fraction of all nodes, nodes are computed one by one."""
 _MOST_PARTS = 128
-"""Members that one device is counted for at most, where counting means trying."""
+"""Pods that one device is counted for at most, where counting means trying."""
 
 
-class Bank:
+class DeviceTable:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.devices = _column(node.devices for node in nodes)
         """Per node; an array of tuples, so that parts of it cost little."""
         self.place = _column(_of_each(nodes, lambda own: {d.id: i for i, d in enumerate(own)}))
-        self._whole: tuple[Bank, Ints] | None = None
+        self._whole: tuple[DeviceTable, Ints] | None = None
         """Of a part: what it is a part of, and which nodes."""
         width = max((len(node.devices) for node in nodes), default=0)
         shape = (len(nodes), width)
@@ -63,7 +71,7 @@ class Bank:
             self.compute[i, : len(compute)], self.memory[i, : len(memory)] = compute, memory
         self._full = (self.compute.copy(), self.memory.copy())
         self.unlocked: Ints = (self.compute > 0).sum(axis=1)
-        """Devices per node that nobody holds a part of."""
+        """Devices per node without any allocated part."""
         layouts: dict[object, int] = {}
         numbers = _of_each(
             nodes, lambda own: layouts.setdefault(_anonymous(own), len(layouts))
@@ -80,22 +88,22 @@ class Bank:
         self.compute, self.memory, self.mode, self.used = numbers
         """Of the last: slots of a ratio, or the bits of occupied slices."""
 
-    def fork(self) -> Bank:
-        twin = copy.copy(self)
-        twin._keep(self._numbers.copy())
-        twin.unlocked = self.unlocked.copy()
-        return twin
+    def fork(self) -> DeviceTable:
+        fork = copy.copy(self)
+        fork._keep(self._numbers.copy())
+        fork.unlocked = self.unlocked.copy()
+        return fork
 
-    def part(self, where: Ints) -> Bank:
+    def part(self, where: Ints) -> DeviceTable:
         """The devices of some nodes only."""
-        twin = copy.copy(self)
-        twin.devices, twin.place = self.devices[where], self.place[where]
-        twin._layout = self._layout[where]
-        twin._full = (self._full[0][where], self._full[1][where])
-        twin._whole, twin._eligible = (self, where), {}
-        twin._keep(self._numbers.take(where, axis=1))
-        twin.unlocked = self.unlocked[where]
-        return twin
+        fork = copy.copy(self)
+        fork.devices, fork.place = self.devices[where], self.place[where]
+        fork._layout = self._layout[where]
+        fork._full = (self._full[0][where], self._full[1][where])
+        fork._whole, fork._eligible = (self, where), {}
+        fork._keep(self._numbers.take(where, axis=1))
+        fork.unlocked = self.unlocked[where]
+        return fork
 
     # --- how many fit
 
@@ -105,30 +113,30 @@ class Bank:
         where: Ints | slice,
         *,
         empty: bool = False,
-        rooms: Sequence[Room] | None = None,
+        domain_capacities: Sequence[DomainCapacity] | None = None,
     ) -> Ints:
-        """Members of the shape that each of these nodes takes, as far as devices go, and for a
+        """Pods of the shape that each of these nodes takes, as far as devices go, and for a
         bundle what there is beside them."""
         bank = self.emptied() if empty else self
         if len(shape.requests) == 1 and not shape.bundle:
             return bank.fit_request(shape.requests[0], where)
         nodes = np.arange(len(bank.unlocked))[where].tolist()
         counts = (
-            bank._fit_exactly(shape, node, rooms[at] if rooms else {})
+            bank._fit_exactly(shape, node, domain_capacities[at] if domain_capacities else {})
             for at, node in enumerate(nodes)
         )
         return np.fromiter(counts, np.int64, len(nodes))
 
-    def emptied(self) -> Bank:
-        """As if nobody held anything."""
-        twin = copy.copy(self)
-        twin._keep(np.zeros_like(self._numbers))
-        twin.compute[:], twin.memory[:] = self._full
-        twin.unlocked = (self._full[0] > 0).sum(axis=1)
-        return twin
+    def emptied(self) -> DeviceTable:
+        """A copy without any allocation."""
+        fork = copy.copy(self)
+        fork._keep(np.zeros_like(self._numbers))
+        fork.compute[:], fork.memory[:] = self._full
+        fork.unlocked = (self._full[0] > 0).sum(axis=1)
+        return fork
 
     def fit_request(self, request: DeviceRequest, where: Ints | slice) -> Ints:
-        """Members that each node takes of one request alone."""
+        """Pods that each node takes of one request alone."""
         form = request.form
         if form == "whole" and self._serves_all(request):
             return self.unlocked[where] // request.count
@@ -151,14 +159,14 @@ class Bank:
                          for i, node in enumerate(nodes)], np.int64)  # fmt: skip
 
     def whole_devices(self, shape: Shape) -> int | None:
-        """How many each member of a plain shape takes, if it may be any that nobody holds."""
+        """How many devices each pod of a plain shape takes, if it may be any free ones."""
         if not shape.requests:
             return 0
         (request,) = shape.requests
         return request.count if request.form == "whole" and self._serves_all(request) else None
 
     def fit_requests(self, requests: Iterable[DeviceRequest], where: Ints | slice) -> list[Ints]:
-        """`fit_request` of each: what shares are had of is looked up once."""
+        """`fit_request` of each request; the free shares are computed once."""
         found, left = list[Ints](), None
         for request in requests:
             if request.form == "share" and self._serves_all(request):
@@ -188,7 +196,7 @@ class Bank:
     def _fit_whole(self, request: DeviceRequest, where: Ints | slice, free: Mask) -> Ints:
         if len(request.models) < 2 or request.count == 1:
             return arrays.row_sums(free) // request.count
-        # Several models: the devices of one member are all of the same one.
+        # Several models: the devices of one pod are all of the same one.
         total = np.zeros(len(free), np.int64)
         for model in request.models:
             one = dataclasses.replace(request, models=(model,))
@@ -200,28 +208,35 @@ class Bank:
         for j in np.flatnonzero(eligible):
             if self.mode[node, j] in (UNLOCKED, PARTITIONED):
                 device = self.devices[node][j]
-                count += choosing.most_partitions(device, request.profile, int(self.used[node, j]))
+                count += device_allocation.most_partitions(
+                    device, request.profile, int(self.used[node, j])
+                )
         return count
 
-    def _fit_exactly(self, shape: Shape, node: int, room: Room) -> int:
+    def _fit_exactly(self, shape: Shape, node: int, numa_capacity: DomainCapacity) -> int:
         """For several kinds at once or a bundle: how often choosing succeeds on this row."""
         if not self.devices[node]:
             return 0
         row = self.row(node)
         most = len(self.devices[node]) * _MOST_PARTS
-        room = {numa: min(count, most) for numa, count in room.items()}
-        key = (shape.id, int(self._layout[node]), row.numbers.tobytes(), tuple(room.items()))
+        numa_capacity = {numa: min(count, most) for numa, count in numa_capacity.items()}
+        key = (
+            shape.id,
+            int(self._layout[node]),
+            row.numbers.tobytes(),
+            tuple(numa_capacity.items()),
+        )
         found = self._exact.get(key)
         if found is None:
             found = 0
-            while found < most and self.take(shape, node, room) is not None:
+            while found < most and self.take(shape, node, numa_capacity) is not None:
                 found += 1
             self.restore(node, row)
             self._exact[key] = found
         return found
 
     def eligible(self, request: DeviceRequest) -> Mask:
-        """Devices that could ever serve the request, whoever holds them now."""
+        """Devices that could ever serve the request, allocated or not."""
         found = self._eligible.get(request)
         if found is None and self._whole is not None:
             whole, where = self._whole
@@ -232,50 +247,52 @@ class Bank:
             for i, owned in enumerate(self.devices):
                 layout = int(self._layout[i])
                 if layout not in by_layout:
-                    by_layout[layout] = [choosing.serves(device, request) for device in owned]
+                    by_layout[layout] = [
+                        device_allocation.serves(device, request) for device in owned
+                    ]
                 rows[i, : len(owned)] = by_layout[layout]
             found = self._eligible[request] = rows
         return found
 
-    # --- the very ones
+    # --- specific devices
 
     @property
     def full(self) -> tuple[Ints, Ints]:
-        """By node and device, compute and memory of it if nobody holds a part."""
+        """By node and device, its compute and memory when nothing is allocated."""
         return self._full
 
     def take(
         self,
         shape: Shape,
         node: int,
-        room: Room | None = None,
-        wished: Position = ANYWHERE,
+        numa_capacity: DomainCapacity | None = None,
+        preferred: Position = ANYWHERE,
         following: int | None = None,
     ) -> tuple[Grant, ...] | None:
-        """Grants for one member, taken, also out of the room beside them; None (and nothing taken)
-        when they do not fit. A share or a partition has the wished position where that is possible;
-        so many members of the shape that follow still fit."""
+        """Grants for one pod, taken, also out of the capacity beside them; None (and nothing taken)
+        when they do not fit. A share or a partition has the preferred position where that is
+        possible. `following` pods of the shape still fit."""
         compute, memory, mode, used = self._numbers[:, node].tolist()
         serving = self._serving(node, shape)
         if len(shape.requests) > 1 or shape.bundle:
             following = None  # how many more fit is found by trying: each must leave the most
-        view = choosing.View(
-            self.devices[node], compute, memory, mode, used, serving, wished, following
+        view = device_allocation.View(
+            self.devices[node], compute, memory, mode, used, serving, preferred, following
         )
-        found = choosing.choose(view, shape.requests, shape.bundle, room)
+        found = device_allocation.choose(view, shape.requests, shape.bundle, numa_capacity)
         if not found:
             return None
-        if len(found) > 1 and len(shape.requests) == 1:  # so these are whole, and nobody's yet
+        if len(found) > 1 and len(shape.requests) == 1:  # so these are whole and free
             self._numbers[:3, node, [j for j, _ in found]] = _GONE
             self.unlocked[node] -= len(found)
         else:
             for j, grant in found:
                 self._move_one(node, j, grant, -1)
         grants = tuple([grant for _, grant in found])
-        if room:
+        if numa_capacity:
             numa = self.numa_of(node, grants)
-            if numa in room:
-                room[numa] -= 1
+            if numa in numa_capacity:
+                numa_capacity[numa] -= 1
         return grants
 
     def cheapest_partition(
@@ -294,7 +311,7 @@ class Bank:
                     found.append((rank, best[0], (j, best[1])))
         return min(found, default=None)
 
-    def looks(self, nodes: Ints) -> list[tuple[int, bytes]]:
+    def signatures(self, nodes: Ints) -> list[tuple[int, bytes]]:
         """Equal for nodes with the same devices in the same state."""
         rows = np.ascontiguousarray(self._numbers[2:, nodes].swapaxes(0, 1))
         states = rows.reshape(len(nodes), -1)
@@ -308,14 +325,14 @@ class Bank:
         return found.pop() if len(found) == 1 else -1
 
     def _serving(self, node: int, shape: Shape) -> list[list[int]]:
-        """Per request of a member, which of a node's devices could serve it; the same for nodes
-        that look alike."""
+        """Per request of a pod, which of a node's devices could serve it; shared by nodes with
+        equal devices."""
         key = (self._layout.item(node), shape.id)
         found = self._served.get(key)
         if found is None:
             owned = self.devices[node]
             found = self._served[key] = [
-                [j for j, device in enumerate(owned) if choosing.serves(device, request)]
+                [j for j, device in enumerate(owned) if device_allocation.serves(device, request)]
                 for request in shape.requests
             ]
         return found
@@ -330,7 +347,7 @@ class Bank:
 
     def _move_one(self, node: int, j: int, grant: Grant, sign: int) -> None:
         at = node, j
-        # Plain numbers: each look into an array costs as much as the rest of a line.
+        # Plain numbers: each read of an array element costs as much as the rest of a line.
         compute = self.compute.item(at) + sign * grant.compute
         memory = self.memory.item(at) + sign * grant.memory
         before, used = self.mode.item(at), self.used.item(at)
@@ -359,12 +376,12 @@ class Bank:
         if grant.form == "ratio":
             return RATIO + grant.ratio, 1
         if grant.form == "partition":
-            bits = choosing.occupied(self.devices[node][j], grant.profile, grant.start)
+            bits = device_allocation.occupied(self.devices[node][j], grant.profile, grant.start)
             return PARTITIONED, bits
         return (HELD if grant.form == "whole" else SHARED), 0
 
     def shift(self, rows: Ints, sign: int) -> Ints:
-        """Gives back (+1) or takes (-1) many footprints at once; says which nodes changed."""
+        """Gives back (+1) or takes (-1) many footprints at once; returns the nodes that changed."""
         if not rows.shape[1]:
             return np.zeros(0, np.int64)
         flat, amounts, mode = rows[0], rows[1:4] * sign, rows[4]
@@ -385,7 +402,7 @@ class Bank:
         self.unlocked[nodes] = arrays.row_sums((self.mode[nodes] == UNLOCKED) & there)
         return nodes
 
-    def has_room(self, rows: Ints) -> bool:
+    def has_capacity(self, rows: Ints) -> bool:
         """Whether all these footprints fit at once."""
         flat, compute, memory, used, mode = rows
         devices, which = np.unique(flat, return_inverse=True)
@@ -401,7 +418,7 @@ class Bank:
         return bool(fits.all() and enough.all())
 
     def has(self, node: int, grants: Sequence[Grant]) -> bool:
-        """Whether the devices are there and well, whoever holds them."""
+        """Whether the devices exist and are healthy, allocated or not."""
         places = [self.place[node].get(grant.device) for grant in grants]
         return all(j is not None and self.devices[node][j].healthy for j in places)
 
@@ -447,7 +464,7 @@ class Bank:
                     sums[name] = sums.get(name, 0) + WHOLE * count
         return sums
 
-    def carry_over(self, old: Bank, was: Ints, now: Ints) -> None:
+    def carry_over(self, old: DeviceTable, was: Ints, now: Ints) -> None:
         """These nodes of another bank stand here under other numbers, as full as there."""
         width = min(old.compute.shape[1], self.compute.shape[1])
         self._numbers[:, now, :width] = old._numbers[:, was, :width]
@@ -458,11 +475,11 @@ def _fit_shares(request: DeviceRequest, usable: Mask, compute: Ints, memory: Int
     """By node. Of a full cluster few devices are usable, and dividing takes longest."""
     if usable.size > _MANY_DEVICES and _FEW_OF * np.count_nonzero(usable) < usable.size:
         at = usable.reshape(-1).nonzero()[0]
-        each = gauge.shares(compute.reshape(-1)[at], memory.reshape(-1)[at], request)
+        each = request_matrix.shares(compute.reshape(-1)[at], memory.reshape(-1)[at], request)
         found = np.zeros(len(usable), np.int64)
         np.add.at(found, at // usable.shape[1], each)
         return found
-    return arrays.row_sums(gauge.shares(compute, memory, request) * usable)
+    return arrays.row_sums(request_matrix.shares(compute, memory, request) * usable)
 
 
 def _column(values: Iterable[Any]) -> npt.NDArray[Any]:
@@ -489,5 +506,5 @@ def _sizes(owned: Sequence[Device]) -> tuple[list[int], list[int]]:
 
 
 def _anonymous(owned: Sequence[Device]) -> tuple[Device, ...]:
-    """Devices without their names: nodes that look alike share what was worked out for one."""
+    """Devices without their names: nodes with equal devices share cached results."""
     return tuple(dataclasses.replace(device, id="") for device in owned)

@@ -1,7 +1,7 @@
-"""Which nodes accept which members, and which of them they like.
+"""Which nodes are feasible for a constraint, and how preferences score them.
 
-What follows from labels, taints and names alone, found once per constraint and shared by all copies
-of a cluster. Whether a node takes anybody at all right now is the cluster's to say.
+These results follow from labels, taints and names alone. They are computed once per constraint and
+shared by all copies of a cluster. Whether a node is schedulable at the moment is up to the cluster.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import constraints
-from windlass.core.facts import Constraint, Node, Preference
-from windlass.core.numbers import Numbers
+from windlass.core.cluster import constraints
+from windlass.core.cluster.numbering import Numbers
+from windlass.core.model.types import Constraint, Node, Preference
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
-class Accepting:
+class NodeFilter:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
-        self._whole: tuple[Accepting, Ints] | None = None
+        self._whole: tuple[NodeFilter, Ints] | None = None
         """Of a part: what it is a part of, and which nodes."""
         self._masks: dict[Constraint, Mask] = {}
         self._everywhere: dict[Constraint, bool] = {}
-        self._points: dict[tuple[Preference, ...], Ints] = {}
+        self._scores: dict[tuple[Preference, ...], Ints] = {}
 
-    def part(self, where: Ints) -> Accepting:
+    def part(self, where: Ints) -> NodeFilter:
         """Of some of the nodes."""
-        twin = Accepting(())
-        twin._whole = (self, where)
-        return twin
+        fork = NodeFilter(())
+        fork._whole = (self, where)
+        return fork
 
     def mask(self, constraint: Constraint) -> Mask:
         """Nodes that a constraint accepts. Read only."""
@@ -44,8 +44,8 @@ class Accepting:
             elif self._whole is not None:
                 found = self._whole[0].mask(constraint)[self._whole[1]]
             else:
-                accepts = (constraints.accepts(constraint, node) for node in self._nodes)
-                found = np.fromiter(accepts, np.bool_, len(self._nodes))
+                feasible = (constraints.feasible(constraint, node) for node in self._nodes)
+                found = np.fromiter(feasible, np.bool_, len(self._nodes))
             self._masks[constraint] = found
         return found
 
@@ -57,31 +57,31 @@ class Accepting:
             found = self._everywhere[constraint] = found or bool(self.mask(constraint).all())
         return found
 
-    def points(self, preferences: tuple[Preference, ...]) -> Ints:
+    def scores(self, preferences: tuple[Preference, ...]) -> Ints:
         """How much each node is preferred. Read only."""
-        found = self._points.get(preferences)
+        found = self._scores.get(preferences)
         if found is None:
             if self._whole is not None:
-                found = self._whole[0].points(preferences)[self._whole[1]]
+                found = self._whole[0].scores(preferences)[self._whole[1]]
             else:
-                points = (constraints.points(preferences, node) for node in self._nodes)
-                found = np.fromiter(points, np.int64, len(self._nodes))
-            self._points[preferences] = found
+                scores = (constraints.preference_score(preferences, node) for node in self._nodes)
+                found = np.fromiter(scores, np.int64, len(self._nodes))
+            self._scores[preferences] = found
         return found
 
     def update(self, i: int, node: Node) -> None:
         """New facts about a node."""
         self._everywhere.clear()
         for constraint, mask in self._masks.items():
-            mask[i] = constraints.accepts(constraint, node)
-        for preferences, points in self._points.items():
-            points[i] = constraints.points(preferences, node)
+            mask[i] = constraints.feasible(constraint, node)
+        for preferences, scores in self._scores.items():
+            scores[i] = constraints.preference_score(preferences, node)
 
-    def carry_over(self, old: Accepting, numbers: Numbers, fresh: list[int]) -> None:
+    def carry_over(self, old: NodeFilter, numbers: Numbers, fresh: list[int]) -> None:
         """What was found out about nodes under other numbers; `fresh` are new here."""
         for constraint, mask in old._masks.items():
-            accepts = [constraints.accepts(constraint, self._nodes[i]) for i in fresh]
-            self._masks[constraint] = numbers.by_node(mask, fresh, accepts)
-        for preferences, points in old._points.items():
-            more = [constraints.points(preferences, self._nodes[i]) for i in fresh]
-            self._points[preferences] = numbers.by_node(points, fresh, more)
+            feasible = [constraints.feasible(constraint, self._nodes[i]) for i in fresh]
+            self._masks[constraint] = numbers.by_node(mask, fresh, feasible)
+        for preferences, scores in old._scores.items():
+            more = [constraints.preference_score(preferences, self._nodes[i]) for i in fresh]
+            self._scores[preferences] = numbers.by_node(scores, fresh, more)

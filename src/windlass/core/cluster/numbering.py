@@ -1,24 +1,20 @@
-"""Numbers of nodes and domains. Nodes come and go: what is known of all others holds, under new
-numbers.
+"""Numbers of nodes and domains, and how they change when nodes come and go.
 
-Nodes are numbered by place and name, so that one more shifts many of them. Counting everything
-again would cost as much as all that runs; `Numbers` tell where everything stands by now, and the
-indexes of a snapshot (`carry_over`) are brought there in arrays.
+Nodes are numbered by topology path and name, so that one more shifts many of them. Rebuilding
+everything would cost as much as all running workloads; `Numbers` maps old numbers to new ones, and
+the indexes of a snapshot (`carry_over`) are renumbered in arrays.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core.facts import Node
-
-if TYPE_CHECKING:
-    from windlass.core.cluster import Cluster
+from windlass.core.model.types import Node
 
 Ints = npt.NDArray[np.int64]
 
@@ -27,7 +23,7 @@ NOWHERE = -1
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Numbers:
-    """Of what stood in one cluster: where it stands in the next."""
+    """From the row of a node in one cluster to its row in the next."""
 
     node: Ints
     """Old number -> new one; `NOWHERE`: it is gone, or not what it was."""
@@ -48,13 +44,16 @@ class Numbers:
         return found
 
 
-def between(old: Cluster, new: Cluster, changed: Container[str]) -> Numbers:
-    """`changed`: names of nodes of which nothing is carried over."""
+def between(
+    old: Sequence[Node], new: Mapping[str, int], widths: tuple[int, int], changed: Container[str]
+) -> Numbers:
+    """From the nodes of one cluster to the numbers of another. `widths`: devices per node in the
+    tables of both. `changed`: names of nodes of which nothing is carried over."""
     node = np.full(len(old), NOWHERE, np.int64)
-    for i, each in enumerate(old.nodes):
+    for i, each in enumerate(old):
         if each.name not in changed:
-            node[i] = new.index[each.name]
-    width, by = old.bank.compute.shape[1], new.bank.compute.shape[1]
+            node[i] = new[each.name]
+    width, by = widths
     return Numbers(node, (node[:, None] * by + np.arange(width)).reshape(-1))
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 
-from windlass.core.facts import Device, Profile
+from windlass.core.model.types import Device, Profile
 
 Requested = tuple[tuple[str, int], ...]
 """Profile name and how often it was requested, sorted by name; empty: not known."""

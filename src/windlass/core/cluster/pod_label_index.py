@@ -1,8 +1,8 @@
-"""Who is where by labels: what affinity and spread terms are about.
+"""Placed pods by node and labels: the input of affinity and spread terms.
 
-Members of one namespace with the same labels are one kind; they look alike to every term. What a
-term counts is kept from its first question on, so that placing one more member costs what changed.
-A fork shares tables with its origin until either writes to them.
+Pods of one namespace with the same labels form one class; every term treats them alike. The counts
+of a selector are kept from its first use on, so that one more pod costs only what changed. A fork
+shares tables with its origin until either writes to them.
 """
 
 from __future__ import annotations
@@ -11,84 +11,96 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Generic, TypeVar
 
-from windlass.core import constraints
-from windlass.core.facts import Affinity, Requirement, Role, Running, Seat, Spread, Unit
+from windlass.core.cluster import constraints
+from windlass.core.model.types import (
+    Affinity,
+    PodAssignment,
+    Requirement,
+    Role,
+    Running,
+    Spread,
+    Workload,
+)
 
-Kind = tuple[str, tuple[tuple[str, str], ...], bool]
-"""Namespace, labels, and whether they were told to go."""
-Question = tuple[tuple[tuple[Requirement, ...], frozenset[str]], ...]
+PodClass = tuple[str, tuple[tuple[str, str], ...], bool]
+"""Namespace, labels, and whether they were evicted."""
+Selector = tuple[tuple[tuple[Requirement, ...], frozenset[str]], ...]
 """Conditions and namespaces, all of which must hold."""
 K = TypeVar("K")
 _SPARE = 10_000
-"""Kinds without members that are remembered at least, before those are forgotten."""
+"""Kinds without pods that are remembered at least, before those are forgotten."""
 
 
-class Crowd:
-    """How many members of which kind are on which node, and whom they keep away."""
+class PodLabelIndex:
+    """How many pods of which class are on which node, and their anti-affinity terms."""
 
     def __init__(self) -> None:
-        self._at = _Tables[Kind]()
-        self._repelling = _Tables[Affinity]()
-        self._answers = _Tables[tuple[Question, bool]]()
-        self._asked: dict[tuple[Question, bool], None] = {}
-        self._lore = _Lore()
+        self._at = _Tables[PodClass]()
+        self._anti_affinity = _Tables[Affinity]()
+        self._answers = _Tables[tuple[Selector, bool]]()
+        self._asked: dict[tuple[Selector, bool], None] = {}
+        self._lore = _MatchCache()
 
-    def fork(self) -> Crowd:
-        twin = Crowd()
-        twin._at, twin._repelling = self._at.fork(), self._repelling.fork()
-        twin._answers, twin._asked = self._answers.fork(), dict(self._asked)
-        twin._lore = self._lore
-        return twin
+    def fork(self) -> PodLabelIndex:
+        fork = PodLabelIndex()
+        fork._at, fork._anti_affinity = self._at.fork(), self._anti_affinity.fork()
+        fork._answers, fork._asked = self._answers.fork(), dict(self._asked)
+        fork._lore = self._lore
+        return fork
 
     @property
-    def repels(self) -> bool:
-        """Whether anybody who is placed keeps others away."""
-        return bool(self._repelling.tables)
+    def has_anti_affinity(self) -> bool:
+        """Whether any placed pod has an anti-affinity term."""
+        return bool(self._anti_affinity.tables)
 
-    def concerns(self, unit: Unit, role: Role) -> bool:
-        """Whether members of a role must be placed one by one, looking at who is where."""
+    def has_terms_for(self, workload: Workload, role: Role) -> bool:
+        """Whether pods of a role must be placed one by one because of terms about other pods."""
         return bool(
             role.affinities
             or role.spreads
-            or (self.repels and any(True for _ in self._keeping_away(unit, role)))
+            or (self.has_anti_affinity and any(True for _ in self._repelling_terms(workload, role)))
         )
 
-    def enter(self, running: Running) -> None:
-        self._move(running.unit, running.seats, 1, frozenset(running.leaving))
+    def add(self, running: Running) -> None:
+        self._move(running.workload, running.pods, 1, frozenset(running.leaving))
 
-    def seat(self, unit: Unit, seats: Sequence[Seat]) -> None:
-        """Members that a decision has placed."""
-        self._move(unit, seats, 1, frozenset())
+    def add_placed(self, workload: Workload, pods: Sequence[PodAssignment]) -> None:
+        """Pods that a decision has placed."""
+        self._move(workload, pods, 1, frozenset())
 
-    def leave(self, running: Running) -> None:
-        self._move(running.unit, running.seats, -1, frozenset(running.leaving))
+    def remove(self, running: Running) -> None:
+        self._move(running.workload, running.pods, -1, frozenset(running.leaving))
 
     def _move(
-        self, unit: Unit, seats: Sequence[Seat], sign: int, leaving: frozenset[tuple[str, int]]
+        self,
+        workload: Workload,
+        pods: Sequence[PodAssignment],
+        sign: int,
+        leaving: frozenset[tuple[str, int]],
     ) -> None:
-        roles = {role.name: role for role in unit.roles if role.labels or role.affinities}
-        for seat in seats if roles else ():
-            role = roles.get(seat.role)
+        roles = {role.name: role for role in workload.roles if role.labels or role.affinities}
+        for pod in pods if roles else ():
+            role = roles.get(pod.role)
             if role is not None:
-                goes = (seat.role, seat.index) in leaving
-                self.move_one(unit, role, seat.node, sign, leaving=goes)
+                goes = (pod.role, pod.index) in leaving
+                self.move_one(workload, role, pod.node, sign, leaving=goes)
 
     def move_one(
-        self, unit: Unit, role: Role, node: str, sign: int, *, leaving: bool = False
+        self, workload: Workload, role: Role, node: str, sign: int, *, leaving: bool = False
     ) -> None:
-        kind = (unit.namespace, role.labels, leaving)
+        kind = (workload.namespace, role.labels, leaving)
         self._at.count(kind, node, sign)
         for asked in self._asked:
             if self._lore.answers(asked, kind):
                 self._answers.count(asked, node, sign)
         for term in role.affinities:
             if term.anti and term.required:
-                self._repelling.count(scoped(term, unit), node, sign)
+                self._anti_affinity.count(scoped(term, workload), node, sign)
         if self._lore.size > 2 * len(self._at.tables) + _SPARE:
-            self._lore = _Lore()
+            self._lore = _MatchCache()
 
-    def matching(self, question: Question, *, with_leaving: bool = True) -> dict[str, int]:
-        """Node -> members there of which all of it holds. Read only."""
+    def matching(self, question: Selector, *, with_leaving: bool = True) -> dict[str, int]:
+        """Node -> pods there of which all of it holds. Read only."""
         asked = (question, with_leaving)
         if asked not in self._asked:
             self._asked[asked] = None
@@ -98,35 +110,43 @@ class Crowd:
                         self._answers.count(asked, node, count)
         return self._answers.tables.get(asked, {})
 
-    def total(self, question: Question, *, with_leaving: bool = True) -> int:
-        """How many members all of it holds of, anywhere."""
+    def total(self, question: Selector, *, with_leaving: bool = True) -> int:
+        """How many pods all of it holds of, anywhere."""
         self.matching(question, with_leaving=with_leaving)
         return self._answers.totals.get((question, with_leaving), 0)
 
-    def keeping_away(self, unit: Unit, role: Role) -> list[tuple[str, Iterable[str]]]:
-        """(label key, nodes) for placed members that do not want this one in their domains."""
-        return [(term.key, self._repelling.tables[term]) for term in self._keeping_away(unit, role)]
+    def repelling_terms(self, workload: Workload, role: Role) -> list[tuple[str, Iterable[str]]]:
+        """(label key, nodes) for placed pods that do not want this one in their domains."""
+        return [
+            (term.key, self._anti_affinity.tables[term])
+            for term in self._repelling_terms(workload, role)
+        ]
 
-    def _keeping_away(self, unit: Unit, role: Role) -> Iterable[Affinity]:
-        kind = (unit.namespace, role.labels, False)
+    def _repelling_terms(self, workload: Workload, role: Role) -> Iterable[Affinity]:
+        kind = (workload.namespace, role.labels, False)
         return (
             term
-            for term in self._repelling.tables
-            if self._lore.answers((question(term), True), kind)
+            for term in self._anti_affinity.tables
+            if self._lore.answers((selector(term), True), kind)
         )
 
 
-def question(*terms: Affinity) -> Question:
-    """What must hold of a member that all of these terms (with their namespaces) are about."""
+def selector(*terms: Affinity) -> Selector:
+    """What must hold of a pod that all of these terms (with their namespaces) are about."""
     return tuple((term.match, term.namespaces) for term in terms)
 
 
-def scoped(term: Affinity, unit: Unit) -> Affinity:
+def scoped(term: Affinity, workload: Workload) -> Affinity:
     """A term that names no namespace means its own."""
     if term.namespaces:
         return term
     return Affinity(
-        term.key, term.match, term.anti, frozenset((unit.namespace,)), term.required, term.weight
+        term.key,
+        term.match,
+        term.anti,
+        frozenset((workload.namespace,)),
+        term.required,
+        term.weight,
     )
 
 
@@ -135,14 +155,14 @@ def matches(term: Affinity | Spread, labels: tuple[tuple[str, str], ...]) -> boo
     return all(constraints.holds(requirement, known) for requirement in term.match)
 
 
-class _Lore:
-    """Which questions hold of which kinds: told once."""
+class _MatchCache:
+    """Which selectors match which classes, cached."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Question, bool], dict[Kind, bool]] = {}
+        self._known: dict[tuple[Selector, bool], dict[PodClass, bool]] = {}
         self.size = 0
 
-    def answers(self, asked: tuple[Question, bool], kind: Kind) -> bool:
+    def answers(self, asked: tuple[Selector, bool], kind: PodClass) -> bool:
         known = self._known.setdefault(asked, {})
         found = known.get(kind)
         if found is None:
@@ -151,7 +171,7 @@ class _Lore:
         return found
 
 
-def _holds(asked: tuple[Question, bool], kind: Kind) -> bool:
+def _holds(asked: tuple[Selector, bool], kind: PodClass) -> bool:
     question, with_leaving = asked
     namespace, labels, leaving = kind
     if leaving and not with_leaving:
@@ -172,10 +192,10 @@ class _Tables(Generic[K]):
         self._own: set[K] = set()
 
     def fork(self) -> _Tables[K]:
-        twin = _Tables[K]()
-        twin.tables, twin.totals = dict(self.tables), dict(self.totals)
+        fork = _Tables[K]()
+        fork.tables, fork.totals = dict(self.tables), dict(self.totals)
         self._own = set()
-        return twin
+        return fork
 
     def count(self, key: K, node: str, sign: int) -> None:
         table = self.tables.get(key)

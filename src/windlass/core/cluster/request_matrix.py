@@ -1,8 +1,7 @@
-"""Many shapes at once: what they need in arrays, so that one look tells of all of them.
+"""The needs of many shapes in arrays, so that one operation answers for all of them.
 
-How many members fit on nodes is asked for tens of shapes after every change, and how many sums
-over nodes would do for at most whenever somebody might be stopped. Asked one by one, calling costs
-more than counting.
+After every change the cluster recounts how many pods of tens of shapes fit, and preemption asks for
+upper bounds of many shapes. Asked one by one, the calls cost more than the counting.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import arrays
-from windlass.core.facts import Constraint, DeviceRequest
-from windlass.core.shapes import Shape
+from windlass.core.cluster import arrays
+from windlass.core.model.equivalence import Shape
+from windlass.core.model.types import Constraint, DeviceRequest
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -30,7 +29,7 @@ class Sums(NamedTuple):
     free: Ints
     """By column of the cluster's resources, in all of them."""
     unlocked: Ints
-    """By node, devices that nobody holds a part of."""
+    """By node, devices without any allocated part."""
     compute: Ints
     """Of each device that shares can be had of."""
     memory: Ints
@@ -53,7 +52,7 @@ class Left(NamedTuple):
         return Sums(self.free.sum(axis=1), self.unlocked, self.compute[shared], self.memory[shared])
 
 
-class Gauge:
+class RequestMatrix:
     def __init__(self, shapes: Iterable[Shape], resources: int) -> None:
         self.shapes: Sequence[Shape] = list(shapes)
         self.number = {shape.id: i for i, shape in enumerate(self.shapes)}
@@ -81,10 +80,10 @@ class Gauge:
         """Which of the shapes those are, and which of the requests is theirs."""
         self.requested = np.array([self.requests.index(each) for _, each in plain], np.int64)
         self.intricate = [(i, shape) for i, shape in enumerate(self.shapes) if not shape.is_plain]
-        """Those of which sums over each thing alone do not tell how many fit."""
+        """Shapes for which sums over single resources do not determine how many fit."""
 
     def by_amounts(self, free: Ints) -> Ints:
-        """By shape and column of `free` (resources by anything), how many members it does for."""
+        """By shape and column of `free` (resources by anything), how many pods it does for."""
         fit = np.full((len(self.shapes), free.shape[1]), MANY, np.int64)
         for column in self._asked:
             need = self._needs[:, column, None]
@@ -139,7 +138,7 @@ class _Joined:
 
 
 def _whole(shape: Shape) -> int:
-    """Devices that each member needs to itself."""
+    """Devices that each pod needs to itself."""
     return max((each.count for each in shape.requests if each.form == "whole"), default=0)
 
 

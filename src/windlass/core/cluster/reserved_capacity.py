@@ -1,26 +1,23 @@
-"""What advance reservations hold back from workloads that may not use them, node by node.
+"""What advance reservations withhold from workloads that may not use them, node by node.
 
-`core.calendar` writes the table before a decision; `Cluster` reads it when it counts how many
-members of a shape fit. A shape names the windows that bind it (`Constraint.reserved`), so that
-everything that is kept per shape stays right. Held-back devices are counted, never named: which
-ones they are is open until somebody takes them.
+`core.calendar.advance_windows` writes the table before a decision; `Cluster` reads it when it
+counts how many pods of a shape fit. A shape names the windows that bind it (`Constraint.reserved`),
+so that everything that is cached per shape stays right. Withheld devices are counted, not named:
+which ones they are is open until they are allocated.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core.choosing import UNLOCKED
-from windlass.core.facts import DeviceRequest
-from windlass.core.shapes import Shape
-
-if TYPE_CHECKING:
-    from windlass.core.cluster import Cluster
+from windlass.core.cluster.device_allocation import UNLOCKED
+from windlass.core.cluster.devices import DeviceTable
+from windlass.core.model.equivalence import Shape
+from windlass.core.model.types import DeviceRequest
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -37,7 +34,7 @@ class Hold:
     nodes: frozenset[int] = frozenset()
     """Nodes that are held back whole."""
     parts: Mapping[tuple[str, int], int] = dataclasses.field(default_factory=dict)
-    """(resource, node) -> so much must stay free there: columns of the cluster in their unit,
+    """(resource, node) -> so much must stay free there: columns of the cluster in their workload,
     devices by number."""
 
     def differs(self, other: Hold | None) -> set[int]:
@@ -71,12 +68,12 @@ class Table:
 
     def part(self, where: Ints, size: int) -> Table:
         """The table of some of so many nodes."""
-        twin = Table()
-        twin._whole = (self, where, size)
-        return twin
+        fork = Table()
+        fork._whole = (self, where, size)
+        return fork
 
     def changed(self, holds: Mapping[str, Hold]) -> set[int]:
-        """Nodes of which these hold back something else than the table says."""
+        """Nodes of which these withhold something else than the table does."""
         found: set[int] = set()
         for key, hold in holds.items():
             found |= hold.differs(self.holds.get(key))
@@ -107,21 +104,29 @@ class Table:
         barred[sorted(set[int]().union(*(hold.nodes for hold in self._named(windows))))] = True
         return barred
 
-    def limit(self, fit: Ints, shape: Shape, where: Where, cluster: Cluster) -> None:
-        """Lowers the number of members that fit on each of these nodes."""
-        limit = self._limit(shape.constraint.reserved, cluster.resources, len(cluster))
+    def limit(
+        self,
+        fit: Ints,
+        shape: Shape,
+        where: Where,
+        resources: Mapping[str, int],
+        free: Ints,
+        bank: DeviceTable,
+    ) -> None:
+        """Lowers the number of pods that fit on each of these nodes, by what is free there."""
+        limit = self._limit(shape.constraint.reserved, resources, free.shape[1])
         for column, held in limit.columns:
             for needed, need in shape.needs:
                 if needed == column:
-                    _lower(fit, held[where], cluster.free[column, where], need)
+                    _lower(fit, held[where], free[column, where], need)
         for held_request, held in limit.devices:
             for request in shape.requests:
                 if _may_take(request, held_request):
-                    unlocked = cluster.bank.mode[where] == UNLOCKED
-                    free = (cluster.bank.eligible(held_request)[where] & unlocked).sum(axis=1)
+                    unlocked = bank.mode[where] == UNLOCKED
+                    unlocked_devices = (bank.eligible(held_request)[where] & unlocked).sum(axis=1)
                     # A share may lock a device that nobody holds yet: it counts as one.
                     each = request.count if request.form == "whole" else 1
-                    _lower(fit, held[where], free, each)
+                    _lower(fit, held[where], unlocked_devices, each)
 
     def _limit(self, windows: tuple[str, ...], resources: Mapping[str, int], size: int) -> _Limit:
         found = self._limits.get(windows)
@@ -130,8 +135,8 @@ class Table:
             of = whole._limit(windows, resources, size)
             found = _Limit(
                 of.barred[where],
-                [(column, held[where]) for column, held in of.columns],
-                [(request, held[where]) for request, held in of.devices],
+                [(column, withheld[where]) for column, withheld in of.columns],
+                [(request, withheld[where]) for request, withheld in of.devices],
             )
         elif found is None:
             found = self._combined(windows, resources, size)
@@ -146,8 +151,12 @@ class Table:
             parts.setdefault(resource, np.zeros(size, np.int64))[node] = amount
         return _Limit(
             self.barred(windows, size),
-            [(resources[name], held) for name, held in parts.items() if name in resources],
-            [(request_for(name), held) for name, held in parts.items() if name not in resources],
+            [(resources[name], withheld) for name, withheld in parts.items() if name in resources],
+            [
+                (request_for(name), withheld)
+                for name, withheld in parts.items()
+                if name not in resources
+            ],
         )
 
     def _named(self, windows: Iterable[str]) -> list[Hold]:
@@ -174,13 +183,15 @@ def _together(holds: Sequence[Hold]) -> dict[tuple[str, int], int]:
     return found
 
 
-def _may_take(request: DeviceRequest, held: DeviceRequest) -> bool:
-    """Whether members with such a request might be given devices that are held back."""
-    if request.kind != held.kind:
+def _may_take(request: DeviceRequest, withheld: DeviceRequest) -> bool:
+    """Whether pods with such a request might be given devices that are held back."""
+    if request.kind != withheld.kind:
         return False
-    return not (request.models and held.models) or not set(request.models).isdisjoint(held.models)
+    return not (request.models and withheld.models) or not set(request.models).isdisjoint(
+        withheld.models
+    )
 
 
-def _lower(fit: Ints, held: Ints, free: Ints, each: int) -> None:
-    most = np.maximum(free - held, 0) // each
-    np.minimum(fit, np.where(held > 0, most, _MANY), out=fit)
+def _lower(fit: Ints, withheld: Ints, free: Ints, each: int) -> None:
+    most = np.maximum(free - withheld, 0) // each
+    np.minimum(fit, np.where(withheld > 0, most, _MANY), out=fit)

@@ -3,18 +3,18 @@
 A reservation protects a blocked head against workloads behind it in its own queue and against
 backfill by others. It does not outrank the shares of queues: a workload of a queue that is below
 its claim passes a tentative reservation of a queue that is not below its own. The claim of a queue
-is its entitlement (`core.entitlement`), less what it got in excess of it lately
-(`core.accounting`). Queues are compared at the level of the tree where their paths part.
+is its entitlement (`core.fairness.entitlement`), less what it got in excess of it lately
+(`core.fairness.past_use`). Queues are compared at the level of the tree where their paths part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from windlass.core import accounting
-from windlass.core.facts import SHARE_UNIT, WHOLE
-from windlass.core.queues import Tree
-from windlass.core.state import Snapshot
+from windlass.core.fairness import past_use
+from windlass.core.model.types import SHARE_UNIT, WHOLE
+from windlass.core.quota.quota_tree import QuotaTree
+from windlass.core.snapshot.snapshot import Snapshot
 
 _DIVISIBLE = frozenset(("cpu", "memory", "pods", "ephemeral-storage"))
 """Resources that are not counted in devices."""
@@ -23,11 +23,11 @@ _DIVISIBLE = frozenset(("cpu", "memory", "pods", "ephemeral-storage"))
 class FairShares:
     """Of one decision: the claims at its beginning against what queues hold by now."""
 
-    def __init__(self, snapshot: Snapshot, tree: Tree) -> None:
+    def __init__(self, snapshot: Snapshot, tree: QuotaTree) -> None:
         self._tree = tree
         self.claims = _claims(snapshot)
         """By queue, in millionths of the cluster."""
-        waiting = snapshot.demand.by_queue(tree.held, snapshot.user_quotas)
+        waiting = snapshot.demand.by_queue(tree.paused, snapshot.user_quotas)
         self._backlogged = {
             above
             for name, need in waiting.items()
@@ -54,7 +54,7 @@ class FairShares:
         tree = self._tree
         for name in tree.path(queue):
             if self.claims[name] <= 0 and self._is_owed(tree.queues[name].parent):
-                return "" if tree.inside(name, need) else name
+                return "" if tree.within_guarantee(name, need) else name
         return ""
 
     def owed_below(self, parent: str) -> list[str]:
@@ -75,7 +75,7 @@ class FairShares:
 
     def may_pass(self, queue: str, other: str) -> bool:
         """Whether workloads of a queue pass tentative reservations of another queue."""
-        mine, theirs = self._tree.parting(queue, other)
+        mine, theirs = self._tree.diverging_paths(queue, other)
         if not mine or not theirs:
             return False  # one of them is above the other: they share one entitlement
         return self.is_below(mine[-1]) and not self.is_below(theirs[-1])
@@ -95,15 +95,17 @@ def _claims(snapshot: Snapshot) -> dict[str, int]:
             if other != name and (other, "") in accounts
         ]
         account = accounts.get((name, ""))
-        ahead = accounting.share_ahead(account, queue, queue.weight, siblings)
+        ahead = past_use.share_ahead(account, queue, queue.weight, siblings, snapshot.horizon)
         found[name] = round((entitled - ahead) * SHARE_UNIT)
     return found
 
 
-def tree_with_owed_shares(snapshot: Snapshot) -> Tree:
+def tree_with_owed_shares(snapshot: Snapshot) -> QuotaTree:
     """The sharing tree that a decision works on. Where a queue with fair-share preemption is owed
     enough, every queue counts as guaranteed what it is entitled to: queues above their entitlement
     then give back as much, by the rules of guarantees, and no queue is pushed below its own."""
+    if len(snapshot.queues) > 1:
+        snapshot.update_past_use()
     tree = snapshot.tree.settled()
     if not any(seconds <= 0 for seconds in _until_owed(snapshot)):
         return tree.fork()
@@ -132,7 +134,7 @@ def _until_owed(snapshot: Snapshot) -> Iterator[float]:
     entitled = snapshot.entitlements()
     for queue in patient:
         owed = entitled[queue.name]
-        short = owed - snapshot.tree.held_share(queue.name)
+        short = owed - snapshot.tree.used_share(queue.name)
         if short > 1 / SHARE_UNIT:
             account = snapshot.accounts.get((queue.name, ""))
             behind = -account.excess if account is not None else 0.0
@@ -141,7 +143,7 @@ def _until_owed(snapshot: Snapshot) -> Iterator[float]:
             yield missing / short * 1.02 + 1.0 if missing > 0 else 0.0
 
 
-def _amounts(tree: Tree, share: float) -> dict[str, int]:
+def _amounts(tree: QuotaTree, share: float) -> dict[str, int]:
     """So large a part of every resource, in whole devices."""
     found = {}
     for resource, whole in tree.capacity.items():

@@ -1,8 +1,7 @@
-"""What deciding leads to when everybody who is told to go goes at once and nothing else happens.
+"""What decisions lead to when evicted workloads leave at once and nothing else happens.
 
-For questions such as "who would be stopped if this queue had more": the same `decide`, round after
-round on a copy, until nothing moves any more. Pure; the snapshot that is asked about stays as it
-is.
+For questions such as "what would be stopped if this queue had more": the same `decide`, round after
+round on a copy, until nothing changes any more. Pure; the given snapshot stays as it is.
 """
 
 from __future__ import annotations
@@ -10,9 +9,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from windlass.core import cycle, state
-from windlass.core.facts import Decision, Policy, Queue, Running, Seat
-from windlass.core.queues import Sums
+from windlass.core.cycle import cycle
+from windlass.core.model.types import Decision, PodAssignment, Policy, Queue, Running
+from windlass.core.quota.quota_tree import Sums
+from windlass.core.snapshot.snapshot import (
+    Event,
+    Nominated,
+    NominationGone,
+    ReservationsPut,
+    RunningPut,
+    Snapshot,
+    WaitingPut,
+    WorkloadGone,
+    apply,
+    build,
+)
 
 ROUNDS = 24
 
@@ -24,9 +35,9 @@ class Forecast:
     started: tuple[str, ...]
     stopped: tuple[str, ...]
     shrunk: dict[str, int]
-    """Unit -> members that it gives and has not got back."""
-    gainers: dict[str, str]
-    """Unit that had to give -> unit that it gave to first."""
+    """Workload -> pods that it gives and has not got back."""
+    preemptors: dict[str, str]
+    """Workload that had to give -> workload that it gave to first."""
     guarantee: dict[str, Sums]
     """Queue -> what it is guaranteed, after shrinking to what there is."""
     used: dict[str, Sums]
@@ -36,7 +47,7 @@ class Forecast:
 
 
 def settle(
-    snapshot: state.Snapshot,
+    snapshot: Snapshot,
     now: float,
     policy: Policy,
     queues: Iterable[Queue] | None = None,
@@ -46,23 +57,23 @@ def settle(
     facts = snapshot.facts()
     if queues is not None:
         facts = dataclasses.replace(facts, queues=tuple(queues))
-    world = state.build(facts)
-    before = {key: len(each.seats) for key, each in world.running.items()}
+    world = build(facts)
+    before = {key: len(each.pods) for key, each in world.running.items()}
     waited = set(world.waiting)
-    gainers: dict[str, str] = {}
+    preemptors: dict[str, str] = {}
     done, settled = 0, False
     while done < rounds and not settled:
         decision = cycle.decide(world, now, policy)
         done += 1
         for eviction in decision.evictions:
-            gainers.setdefault(eviction.unit, eviction.gainer)
+            preemptors.setdefault(eviction.workload, eviction.preemptor)
         settled = not _happen(world, decision, now)
-    after = {key: len(each.seats) for key, each in world.running.items()}
+    after = {key: len(each.pods) for key, each in world.running.items()}
     return Forecast(
         started=tuple(sorted(key for key in waited if key in after)),
         stopped=tuple(sorted(key for key in before if key not in after)),
         shrunk={key: n - after[key] for key, n in before.items() if 0 < after.get(key, 0) < n},
-        gainers=gainers,
+        preemptors=preemptors,
         guarantee={name: dict(sums) for name, sums in world.tree.guarantee.items()},
         used={name: dict(sums) for name, sums in world.tree.used.items()},
         rounds=done,
@@ -70,39 +81,39 @@ def settle(
     )
 
 
-def _happen(world: state.Snapshot, decision: Decision, now: float) -> bool:
-    """Carries a decision out; whether that moved anybody."""
+def _happen(world: Snapshot, decision: Decision, now: float) -> bool:
+    """Carries a decision out; returns whether that started or stopped any workload."""
     going: dict[str, set[tuple[str, int]]] = {}
     for key, running in world.running.items():
         if running.leaving:
             going[key] = set(running.leaving)
     for eviction in decision.evictions:
-        going.setdefault(eviction.unit, set()).update(eviction.seats)
-    events: list[state.Event] = []
+        going.setdefault(eviction.workload, set()).update(eviction.pods)
+    events: list[Event] = []
     for placement in decision.placements:
-        events.append(state.NominationGone(placement.unit))
-        events.append(state.Holds(_placed(world, placement.unit, placement.seats, now)))
-    events += [state.Nominated(each) for each in decision.nominations]
-    for key, seats in going.items():
-        events += _gone(world.running[key], seats)
-    events.append(state.Promised(decision.reservations))
-    state.apply(world, events)
+        events.append(NominationGone(placement.workload))
+        events.append(RunningPut(_placed(world, placement.workload, placement.pods, now)))
+    events += [Nominated(each) for each in decision.nominations]
+    for key, pods in going.items():
+        events += _gone(world.running[key], pods)
+    events.append(ReservationsPut(decision.reservations))
+    apply(world, events)
     return bool(decision.placements or going)
 
 
-def _placed(world: state.Snapshot, key: str, seats: tuple[Seat, ...], now: float) -> Running:
+def _placed(world: Snapshot, key: str, pods: tuple[PodAssignment, ...], now: float) -> Running:
     known = world.running.get(key)
     if known is not None:
-        return dataclasses.replace(known, seats=(*known.seats, *seats))
-    unit = world.waiting[key]
-    queue = world.queues.get(unit.queue)
-    return Running(unit, seats, now, protected_until=now + queue.min_runtime if queue else 0.0)
+        return dataclasses.replace(known, pods=(*known.pods, *pods))
+    workload = world.waiting[key]
+    queue = world.queues.get(workload.queue)
+    return Running(workload, pods, now, protected_until=now + queue.min_runtime if queue else 0.0)
 
 
-def _gone(running: Running, seats: set[tuple[str, int]]) -> list[state.Event]:
-    left = tuple(seat for seat in running.seats if (seat.role, seat.index) not in seats)
+def _gone(running: Running, pods: set[tuple[str, int]]) -> list[Event]:
+    left = tuple(pod for pod in running.pods if (pod.role, pod.index) not in pods)
     if left:
-        return [state.Holds(dataclasses.replace(running, seats=left, leaving=()))]
-    if running.unit.kin is None:
-        return [state.Gone(running.unit.key)]  # somebody else's pod: it does not queue here
-    return [state.Waits(running.unit)]
+        return [RunningPut(dataclasses.replace(running, pods=left, leaving=()))]
+    if running.workload.history_key is None:
+        return [WorkloadGone(running.workload.key)]  # an external pod: it does not queue here
+    return [WaitingPut(running.workload)]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from windlass.core import queues
-from windlass.core.asked import Asked
-from windlass.core.cluster import Cluster
-from windlass.core.queues import Sums
+from windlass.core.cluster.cluster import Cluster
+from windlass.core.queueing.workload_info import WorkloadInfo
+from windlass.core.quota import quota_tree
+from windlass.core.quota.quota_tree import Sums
 
 if TYPE_CHECKING:
-    from windlass.core.userlimits import UserQuotas
+    from windlass.core.quota.user_limits import UserQuotas
 
 
 class Demand:
@@ -30,13 +30,13 @@ class Demand:
         self.generation = 0
         """Another number whenever the demand may have changed."""
 
-    def put(self, cluster: Cluster, known: Asked) -> None:
+    def put(self, cluster: Cluster, known: WorkloadInfo) -> None:
         self.drop(known.key)
-        if known.unit.held is None and self._is_feasible(cluster, known):
-            queue, user = known.unit.queue, known.unit.user
-            queues.add(self._sums.setdefault(queue, {}), known.need)
+        if known.workload.hold_reason is None and self._is_feasible(cluster, known):
+            queue, user = known.workload.queue, known.workload.user
+            quota_tree.add(self._sums.setdefault(queue, {}), known.need)
             users = self._by_user.setdefault(queue, {})
-            queues.add(users.setdefault(user, {}), known.need)
+            quota_tree.add(users.setdefault(user, {}), known.need)
             self._counted[known.key] = (queue, user, known.need)
             self.generation += 1
 
@@ -45,10 +45,10 @@ class Demand:
         if counted is None:
             return
         queue, user, need = counted
-        queues.add(self._sums[queue], need, -1)
+        quota_tree.add(self._sums[queue], need, -1)
         users = self._by_user[queue]
         sums = users.setdefault(user, {})
-        queues.add(sums, need, -1)
+        quota_tree.add(sums, need, -1)
         if not any(sums.values()):
             del users[user]
         self.generation += 1
@@ -59,14 +59,14 @@ class Demand:
         return None if counted is None else counted[2]
 
     def copy(self) -> Demand:
-        twin = Demand()
-        twin._sums = {name: dict(sums) for name, sums in self._sums.items()}
-        twin._by_user = {
+        copy = Demand()
+        copy._sums = {name: dict(sums) for name, sums in self._sums.items()}
+        copy._by_user = {
             name: {user: dict(sums) for user, sums in users.items()}
             for name, users in self._by_user.items()
         }
-        twin._counted, twin._largest = dict(self._counted), dict(self._largest)
-        return twin
+        copy._counted, copy._largest = dict(self._counted), dict(self._largest)
+        return copy
 
     def by_queue(
         self, paused: Collection[str], quotas: UserQuotas | None = None
@@ -89,14 +89,14 @@ class Demand:
     def _permitted(self, queue: str, quotas: UserQuotas) -> Sums:
         found: Sums = {}
         for user, sums in self.by_user(queue).items():
-            queues.add(found, quotas.permitted(queue, user, sums))
+            quota_tree.add(found, quotas.permitted(queue, user, sums))
         return found
 
-    def _is_feasible(self, cluster: Cluster, known: Asked) -> bool:
-        for wish, shape in zip(known.wishes, known.shapes, strict=True):
+    def _is_feasible(self, cluster: Cluster, known: WorkloadInfo) -> bool:
+        for request, shape in zip(known.requests, known.shapes, strict=True):
             largest = self._largest.get(shape.id)
             if largest is None:
-                largest = self._largest[shape.id] = int(cluster.capacity_of(shape).sum())
-            if largest < wish.count:
+                largest = self._largest[shape.id] = int(cluster.empty_pod_capacity(shape).sum())
+            if largest < request.count:
                 return False
         return True

@@ -15,8 +15,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from windlass.core import queues
-from windlass.core.queues import Sums, Tree
+from windlass.core.quota import quota_tree
+from windlass.core.quota.quota_tree import QuotaTree, Sums
 
 _EPSILON = 1e-12
 """Shares below this are rounding."""
@@ -38,7 +38,7 @@ class _Bidder:
     frozen: bool = False
 
 
-def entitlements(tree: Tree, waiting: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
+def entitlements(tree: QuotaTree, waiting: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
     """By queue, the dominant share that it is entitled to, with what waits in each queue itself
     (without the queues below it)."""
     demand = _demands(tree, waiting)
@@ -49,17 +49,27 @@ def entitlements(tree: Tree, waiting: Mapping[str, Mapping[str, int]]) -> dict[s
     return found
 
 
-def _demands(tree: Tree, waiting: Mapping[str, Mapping[str, int]]) -> dict[str, Sums]:
+def contending(
+    tree: QuotaTree, waiting: Mapping[str, Mapping[str, int]], entitled: Mapping[str, float]
+) -> frozenset[str]:
+    """Queues that ask for more than they are entitled to, and for no more than their limit."""
+    bidders = [_bidder(tree, name, sums) for name, sums in _demands(tree, waiting).items()]
+    return frozenset(
+        each.name for each in bidders if each and each.most > entitled[each.name] + 1e-9
+    )
+
+
+def _demands(tree: QuotaTree, waiting: Mapping[str, Mapping[str, int]]) -> dict[str, Sums]:
     """What each queue uses and asks for, with the queues below it. What a limit forbids is not
     asked for: it would entitle the queues above to capacity that they cannot use."""
     found: dict[str, Sums] = {}
     for name in sorted(tree.queues, key=lambda name: -len(tree.path(name))):
         sums = dict(tree.used[name])
-        queues.add(sums, waiting.get(name, {}))
+        quota_tree.add(sums, waiting.get(name, {}))
         for child in tree.children.get(name, ()):
             if child in found:  # not in a broken tree, where a queue is below itself
-                queues.add(sums, found[child])
-                queues.add(sums, tree.used[child], -1)
+                quota_tree.add(sums, found[child])
+                quota_tree.add(sums, tree.used[child], -1)
         for resource, limit in tree.queues[name].limit.items():
             if sums.get(resource, 0) > limit:
                 sums[resource] = max(limit, tree.used[name].get(resource, 0))
@@ -68,7 +78,7 @@ def _demands(tree: Tree, waiting: Mapping[str, Mapping[str, int]]) -> dict[str, 
 
 
 def _divide(
-    tree: Tree,
+    tree: QuotaTree,
     demand: Mapping[str, Sums],
     names: Iterable[str],
     available: dict[str, float],
@@ -87,7 +97,7 @@ def _divide(
 
 
 def _less_own(
-    tree: Tree, demand: Mapping[str, Sums], bidder: _Bidder, granted: dict[str, float]
+    tree: QuotaTree, demand: Mapping[str, Sums], bidder: _Bidder, granted: dict[str, float]
 ) -> dict[str, float]:
     """What is left for the children once the workloads of the queue itself have theirs."""
     below: Sums = {}
@@ -101,7 +111,7 @@ def _less_own(
     }
 
 
-def _bidder(tree: Tree, name: str, demand: Sums) -> _Bidder | None:
+def _bidder(tree: QuotaTree, name: str, demand: Sums) -> _Bidder | None:
     """None: it asks for nothing that the cluster has."""
     parts = {
         r: amount / tree.capacity[r]

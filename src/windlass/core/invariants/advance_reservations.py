@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from windlass.core import amounts
-from windlass.core.advance import AdvanceReservation
-from windlass.core.facts import WHOLE, Decision, Node, Queue, Running, Seat, Unit
-from windlass.core.state import Snapshot
+from windlass.core.model.advance_reservation import AdvanceReservation
+from windlass.core.model.types import WHOLE, Decision, Node, PodAssignment, Queue, Running, Workload
+from windlass.core.quota import usage
+from windlass.core.snapshot.snapshot import Snapshot
 
 LEAD = 3600.0
 
@@ -33,15 +33,15 @@ def hold(snapshot: Snapshot, decision: Decision, now: float) -> None:
             _amounts_stay_free(snapshot, decision, window, now)
 
 
-def may_use(window: AdvanceReservation, queues: Mapping[str, Queue], unit: Unit) -> bool:
+def may_use(window: AdvanceReservation, queues: Mapping[str, Queue], workload: Workload) -> bool:
     """By walking up the queues."""
-    name, seen = unit.queue, set[str]()
+    name, seen = workload.queue, set[str]()
     while name not in seen:
         if name in window.queues:
             return True
         seen.add(name)
         name = queues[name].parent if name in queues else ""
-    return unit.namespace in window.namespaces or unit.user in window.users
+    return workload.namespace in window.namespaces or workload.user in window.users
 
 
 def covers(window: AdvanceReservation, node: Node) -> bool:
@@ -51,15 +51,15 @@ def covers(window: AdvanceReservation, node: Node) -> bool:
     return all(node.labels.get(key) == value for key, value in window.selector)
 
 
-def runs_into(window: AdvanceReservation, unit: Unit, started: float, now: float) -> bool:
-    """Whether a workload runs in the window by its own word. What does not say how long it runs and
-    can be stopped does so only if its grace would be over too late."""
+def runs_into(window: AdvanceReservation, workload: Workload, started: float, now: float) -> bool:
+    """Whether a workload runs into the window by its stated runtime. A preemptible workload without
+    a stated runtime does so only if its grace period would end too late."""
     if window.start <= now:
         return True
-    length = unit.expected if unit.max_runtime is None else unit.max_runtime
+    length = workload.expected if workload.max_runtime is None else workload.max_runtime
     if length is not None:
         return started > window.start - length
-    return not unit.preemptible or now >= window.start - min(unit.grace, LEAD)
+    return not workload.preemptible or now >= window.start - min(workload.grace, LEAD)
 
 
 def _placements_keep_out(
@@ -67,16 +67,16 @@ def _placements_keep_out(
 ) -> None:
     cluster = snapshot.cluster
     for placement in decision.placements:
-        running = snapshot.running.get(placement.unit)
-        unit = snapshot.waiting[placement.unit] if running is None else running.unit
-        if may_use(window, snapshot.queues, unit):
+        running = snapshot.running.get(placement.workload)
+        workload = snapshot.waiting[placement.workload] if running is None else running.workload
+        if may_use(window, snapshot.queues, workload):
             continue
-        for seat in placement.seats:
-            node = cluster.nodes[cluster.index[seat.node]]
+        for pod in placement.pods:
+            node = cluster.nodes[cluster.index[pod.node]]
             started = now if running is None else running.started
-            if covers(window, node) and runs_into(window, unit, started, now):
+            if covers(window, node) and runs_into(window, workload, started, now):
                 raise Broken(
-                    f"I15 at {now}: {unit.key} is placed on {node.name}, which reservation "
+                    f"I15 at {now}: {workload.key} is placed on {node.name}, which reservation "
                     f"{window.name} holds from {window.start} to {window.end}"
                 )
 
@@ -87,11 +87,11 @@ def _evictions_are_due(
     for eviction in decision.evictions:
         if eviction.reservation != window.name or now < window.start - LEAD:
             continue
-        unit = snapshot.running[eviction.unit].unit
-        if not unit.preemptible or may_use(window, snapshot.queues, unit):
+        workload = snapshot.running[eviction.workload].workload
+        if not workload.preemptible or may_use(window, snapshot.queues, workload):
             raise Broken(
-                f"I15 at {now}: {unit.key} must leave reservation {window.name}, which it may use, "
-                "or it must not be stopped"
+                f"I15 at {now}: {workload.key} must leave reservation {window.name}, "
+                "which it may use, or it must not be stopped"
             )
 
 
@@ -100,14 +100,16 @@ def _amounts_stay_free(
 ) -> None:
     """What others take in the window leaves free what beneficiaries do not use yet; what leaves
     counts as free."""
-    leaving = {eviction.unit for eviction in decision.evictions}
+    leaving = {eviction.workload for eviction in decision.evictions}
     leaving |= {key for key, running in snapshot.running.items() if running.leaving}
     for resource, amount in window.amounts.items():
         used = _held(snapshot, window, snapshot.running.values(), resource)
         taken = sum(
-            _of(snapshot, unit, placement.seats, resource)
+            _of(snapshot, workload, placement.pods, resource)
             for placement in decision.placements
-            if not may_use(window, snapshot.queues, unit := _unit(snapshot, placement.unit))
+            if not may_use(
+                window, snapshot.queues, workload := _workload(snapshot, placement.workload)
+            )
         )
         if not taken:
             continue
@@ -127,14 +129,16 @@ def _held(
     snapshot: Snapshot, window: AdvanceReservation, running: Iterable[Running], resource: str
 ) -> int:
     return sum(
-        snapshot.held[each.unit.key].get(resource, 0)
+        snapshot.usage[each.workload.key].get(resource, 0)
         for each in running
-        if may_use(window, snapshot.queues, each.unit)
+        if may_use(window, snapshot.queues, each.workload)
     )
 
 
-def _of(snapshot: Snapshot, unit: Unit, seats: tuple[Seat, ...], resource: str) -> int:
-    return amounts.of_seats(snapshot.cluster, unit.roles, seats).get(resource, 0)
+def _of(
+    snapshot: Snapshot, workload: Workload, pods: tuple[PodAssignment, ...], resource: str
+) -> int:
+    return usage.of_pods(snapshot.cluster, workload.roles, pods).get(resource, 0)
 
 
 def _is_device(snapshot: Snapshot, resource: str) -> bool:
@@ -142,17 +146,17 @@ def _is_device(snapshot: Snapshot, resource: str) -> bool:
 
 
 def _free(snapshot: Snapshot, resource: str, leaving: set[str]) -> int:
-    """On nodes that take anybody, by what is there and what is held there."""
+    """The free amount on schedulable nodes, from what is there and what is allocated there."""
     cluster = snapshot.cluster
     if not _is_device(snapshot, resource):
         free = int(cluster.free[cluster.resources[resource]][cluster.open].sum())
-        return free + sum(snapshot.held[key].get(resource, 0) for key in leaving)
-    held = {
-        (seat.node, grant.device)
+        return free + sum(snapshot.usage[key].get(resource, 0) for key in leaving)
+    allocated = {
+        (pod.node, grant.device)
         for running in snapshot.running.values()
-        if running.unit.key not in leaving
-        for seat in running.seats
-        for grant in seat.grants
+        if running.workload.key not in leaving
+        for pod in running.pods
+        for grant in pod.grants
     }
     kind, _, model = resource.partition("/")
     return sum(
@@ -163,10 +167,10 @@ def _free(snapshot: Snapshot, resource: str, leaving: set[str]) -> int:
         if device.kind == kind
         and (not model or device.model == model)
         and device.healthy
-        and (node.name, device.id) not in held
+        and (node.name, device.id) not in allocated
     )
 
 
-def _unit(snapshot: Snapshot, key: str) -> Unit:
+def _workload(snapshot: Snapshot, key: str) -> Workload:
     running = snapshot.running.get(key)
-    return snapshot.waiting[key] if running is None else running.unit
+    return snapshot.waiting[key] if running is None else running.workload

@@ -37,7 +37,7 @@ class AdvanceReservation:
 
     @property
     def is_maintenance(self) -> bool:
-        """Nobody may use it."""
+        """No workload may use it."""
         return not (self.queues or self.namespaces or self.users)
 
     def admits(self, path: Collection[str], namespace: str, user: str) -> bool:

@@ -1,7 +1,7 @@
-"""Shapes: what one member needs, told once and numbered.
+"""Shapes (equal pod requests) and equivalence classes (equal workloads), each with a number.
 
-Thousands of units come in tens of shapes. Everything that is kept per shape (what fits where, why
-nothing fits) is found by the shape's number; its key holds everything that such answers read.
+Thousands of workloads come in tens of shapes. Everything that is cached per shape (what fits where,
+why nothing fits) is found by the shape's number; its key holds everything that such answers read.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core.facts import Constraint, DeviceRequest, Role, Unit
+from windlass.core.model.types import Constraint, DeviceRequest, Role, Workload
 
 _REMEMBERED = 200_000
-"""Roles whose shape is known by identity, before all are forgotten and told again."""
-OWN = -1
-"""Stands for the kind of units that are like no other."""
+"""Entries of the caches by identity before they are cleared."""
+UNIQUE = -1
+"""Stands for the kind of workloads that are like no other."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Shape:
 
     @functools.cached_property
     def is_counted_exactly(self) -> bool:
-        """Whether "how many fit" is the true number: not where requests of one member compete for
+        """Whether "how many fit" is the true number: not where requests of one pod compete for
         the same devices, which is counted by trying one order."""
         return len({request.kind for request in self.requests}) == len(self.requests)
 
@@ -52,7 +52,7 @@ class Shape:
 
     @functools.cached_property
     def is_one_partition(self) -> bool:
-        """Whether a member asks for one partition of a device, no other device and no bundle."""
+        """Whether a pod asks for one partition of a device, no other device and no bundle."""
         return len(self.requests) == 1 and self.requests[0].form == "partition" and not self.bundle
 
     @functools.cached_property
@@ -77,15 +77,15 @@ class Shapes:
         self._by_role: dict[int, tuple[Role, Shape]] = {}
         self._by_model: dict[tuple[int, str], tuple[Role, Shape]] = {}
         """The same with only one of several acceptable models."""
-        self._kinds: dict[object, int] = {}
-        self.examples: list[Unit] = []
-        """Of each kind, the first unit that was seen."""
-        self.classes: list[str] = []
+        self._classes: dict[object, int] = {}
+        self.examples: list[Workload] = []
+        """Of each kind, the first workload that was seen."""
+        self.resource_classes: list[str] = []
         """Of each kind, what it competes for."""
-        self._kind_by_unit: dict[int, tuple[Unit, int]] = {}
+        self._class_by_workload: dict[int, tuple[Workload, int]] = {}
 
     def of(self, role: Role, resources: Mapping[str, int], model: str = "") -> Shape:
-        """The shape of a role's members; with `model`, only that one of several acceptable."""
+        """The shape of a role's pods; with `model`, only that one of several acceptable."""
         # The same Role value is asked for again and again; its identity is the quickest key.
         known = self._by_model.get((id(role), model)) if model else self._by_role.get(id(role))
         if known is not None and known[0] is role:
@@ -93,14 +93,14 @@ class Shapes:
         if len(self._by_role) + len(self._by_model) > _REMEMBERED:
             self._by_role.clear()
             self._by_model.clear()
-        shape = self._told(role, resources, model)
+        shape = self._make(role, resources, model)
         if model:
             self._by_model[id(role), model] = (role, shape)
         else:
             self._by_role[id(role)] = (role, shape)
         return shape
 
-    def _told(self, role: Role, resources: Mapping[str, int], model: str) -> Shape:
+    def _make(self, role: Role, resources: Mapping[str, int], model: str) -> Shape:
         amounts = dict(role.needs)
         if "pods" in resources:
             amounts.setdefault("pods", 1)
@@ -131,42 +131,49 @@ class Shapes:
             self._by_key[key] = loose
         return loose
 
-    def class_of(self, unit: Unit, resources: Mapping[str, int]) -> str:
-        """What a unit competes for, by all of its roles."""
-        classes = {self.of(role, resources).resource_class for role in unit.roles}
+    def resource_class_of(self, workload: Workload, resources: Mapping[str, int]) -> str:
+        """What a workload competes for, by all of its roles."""
+        classes = {self.of(role, resources).resource_class for role in workload.roles}
         return "+".join(sorted(classes))
 
-    def kind_of(self, unit: Unit, resources: Mapping[str, int]) -> int:
-        """A number that units share which ask for the same in the same queue with the same rights:
-        they differ in nothing but their place in line and how long they run. `OWN`: it is held
-        back, or was once, for reasons of its own."""
-        known = self._kind_by_unit.get(id(unit))
-        if known is not None and known[0] is unit:
+    def equivalence_class(self, workload: Workload, resources: Mapping[str, int]) -> int:
+        """The number of the workload's equivalence class: workloads that ask for the same in the
+        same queue with the same rights. They differ only in their position in the queue and how
+        long they run. `UNIQUE`: the workload is blocked, or was once, for reasons of its own."""
+        known = self._class_by_workload.get(id(workload))
+        if known is not None and known[0] is workload:
             return known[1]
-        if len(self._kind_by_unit) > _REMEMBERED:
-            self._kind_by_unit.clear()
+        if len(self._class_by_workload) > _REMEMBERED:
+            self._class_by_workload.clear()
         roles = tuple(
-            (self.of(r, resources).id, r.least, r.most, r.labels, r.affinities, r.spreads)
-            for r in unit.roles
+            (self.of(r, resources).id, r.min_count, r.max_count, r.labels, r.affinities, r.spreads)
+            for r in workload.roles
         )
         key = (
-            unit.held is None and not unit.not_before, unit.queue, roles, unit.priority,
-            unit.preemptible, unit.preempts, unit.topology, unit.gang, unit.namespace,
-            _taste(unit),
-        )  # fmt: skip
-        kind = self._kinds.setdefault(key, len(self._kinds)) if key[0] else OWN
-        if kind == len(self.examples):
-            self.examples.append(unit)
-            self.classes.append(self.class_of(unit, resources))
-        self._kind_by_unit[id(unit)] = (unit, kind)
-        return kind
+            workload.hold_reason is None and not workload.not_before,
+            workload.queue,
+            roles,
+            workload.priority,
+            workload.preemptible,
+            workload.preempts,
+            workload.topology,
+            workload.gang,
+            workload.namespace,
+            _preference_key(workload),
+        )
+        number = self._classes.setdefault(key, len(self._classes)) if key[0] else UNIQUE
+        if number == len(self.examples):
+            self.examples.append(workload)
+            self.resource_classes.append(self.resource_class_of(workload, resources))
+        self._class_by_workload[id(workload)] = (workload, number)
+        return number
 
 
-def _taste(unit: Unit) -> object:
+def _preference_key(workload: Workload) -> object:
     """Which places it would take first, where that may decide whether all of it fits."""
-    if len(unit.roles) == 1 and not (unit.roles[0].affinities or unit.roles[0].spreads):
+    if len(workload.roles) == 1 and not (workload.roles[0].affinities or workload.roles[0].spreads):
         return ()
-    return unit.pack, tuple(role.prefers for role in unit.roles)
+    return workload.pack, tuple(role.prefers for role in workload.roles)
 
 
 def _narrowed(request: DeviceRequest, model: str) -> DeviceRequest:

@@ -1,6 +1,6 @@
 """The sharing tree as the core sees it: queues, limits of users, past use, namespace quotas.
 
-Part of `core.facts`, from where everything else imports these types.
+Part of `core.model.types`, from where everything else imports these types.
 """
 
 from __future__ import annotations
@@ -60,37 +60,36 @@ class Queue:
     order: Order = "fifo"
     strict: bool = False
     reserve: int | None = None
-    """How many blocked heads are promised a start; None: as many as suit its order."""
+    """How many blocked heads get a reservation; None: as many as suit its order."""
     min_runtime: float = 0.0
     max_priority: int | None = None
     half_life: float | None = None
     """Seconds in which past use counts half. None: only use above or below the entitlement counts,
-    for a day; 0: no past use counts (`core.accounting`)."""
+    for a day; 0: no past use counts (`core.fairness.past_use`)."""
     fair_share_preemption: float | None = None
     """Seconds. Once the queue is behind its entitlement by as much as it is entitled to in this
     time, it preempts workloads of queues above theirs; None: never."""
     user_fair: bool = False
-    """Users of the queue take turns by what they hold and have had (`core.usershares`)."""
+    """Users of the queue take turns by what they hold and have had
+    (`core.fairness.user_shares`)."""
     user_limits: UserLimits | None = None
-    """What each user may hold and submit; None: no limit (`core.userlimits`)."""
-    held: tuple[Reason, str] | None = None
+    """What each user may hold and submit; None: no limit (`core.quota.user_limits`)."""
+    paused: tuple[Reason, str] | None = None
     """Why nothing starts or grows in it or below it, whatever is free: a pause, a budget."""
     namespaces: frozenset[str] | None = None
-    """Only units of these may use it; None: those of all."""
+    """Only workloads of these may use it; None: those of all."""
 
     @property
-    def promises(self) -> int:
-        """How many blocked heads are promised a start. Under `attained` ends are guesses, and room
-        that is kept free for a guess costs everybody and brings the head next to nothing."""
-        if self.reserve is not None:
-            return self.reserve
-        return 0 if self.order == "attained" else 1
+    def max_reservations(self) -> int:
+        """How many blocked heads get a reservation."""
+        return 1 if self.reserve is None else self.reserve
 
     @property
-    def patient(self) -> bool:
-        """Whether only heads that have waited long are promised a start. Who puts short units first
-        wants a short mean, and room that is kept free for each head costs much of what it gains."""
-        return self.reserve is None and self.order == "shortest"
+    def delays_reservations(self) -> bool:
+        """Whether only workloads that have waited long get a reservation. A queue that puts short
+        workloads first aims at a short mean wait, and keeping capacity free for each head costs
+        much of the gain."""
+        return self.reserve is None and self.order in ("shortest", "attained")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ class Account:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quota:
-    """What all units of a namespace may hold together. Resources as of a Queue, and `pods`."""
+    """What all workloads of a namespace may hold together. Resources as of a Queue, and `pods`."""
 
     namespace: str
     name: str

@@ -1,16 +1,17 @@
-"""Device requests, node constraints and preferences of a Run's spec, as the facts they mean.
+"""Device requests, node constraints and preferences of a Run's spec, as core types.
 
-The live scheduler (`control.snapshots`) and the simulator (`sim.jobspec`) both read specs here, so
-that the same words mean the same in both.
+The live scheduler (`control.convert.run_workloads`) and the simulator (`sim.inputs.job_spec`) both
+read specs here, so that a spec means the same in both.
 """
 
 from __future__ import annotations
 
 import fractions
 
-from windlass.core import facts_check
-from windlass.core.facts import Constraint, DeviceRequest, Preference, Requirement, Toleration
-from windlass.kinds import quantity, run
+from windlass.core.model import validation
+from windlass.core.model.types import Constraint, DeviceRequest, Preference, Requirement, Toleration
+from windlass.kinds.types import run
+from windlass.kinds.values import quantity
 
 
 def device_request(device: run.Device) -> DeviceRequest:
@@ -22,7 +23,7 @@ def device_request(device: run.Device) -> DeviceRequest:
         count=device.count or 1,
         ratio=round(1 / share) if share else 0,
         compute=(device.compute or 0) * 10,
-        memory=min(facts_check.MOST, mebibytes),
+        memory=min(validation.MOST, mebibytes),
         models=tuple(device.models or ()),
         isolation=device.isolation or "none",
     )
@@ -44,8 +45,8 @@ def preferences(nodes: run.NodeChoice) -> tuple[Preference, ...]:
     """Where replicas would rather run."""
     return tuple(
         Preference(
-            tuple(Requirement(k, "In", (v,)) for k, v in sorted(liked.selector.items())),
-            liked.weight,
+            tuple(Requirement(k, "In", (v,)) for k, v in sorted(preference.selector.items())),
+            preference.weight,
         )
-        for liked in nodes.prefer or ()
+        for preference in nodes.prefer or ()
     )

@@ -1,8 +1,9 @@
-"""What the core decides on: nodes, devices, units, queues, as plain immutable values.
+"""What the core decides on: nodes, devices, workloads, queues, as plain immutable values.
 
-`control.snapshots` makes them from objects, `sim` from traces and described clusters. Amounts are
-integers: cpu in thousandths of a core, memory in bytes, compute of a device in thousandths of it,
-memory of a device in MiB. Times are seconds since the epoch, given by the caller.
+`control.convert.run_workloads` makes them from objects, `sim` from traces and described clusters.
+Amounts are integers: cpu in thousandths of a core, memory in bytes, compute of a device in
+thousandths of it, memory of a device in MiB. Times are seconds since the epoch, given by the
+caller.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from windlass.core.advance import AdvanceReservation as AdvanceReservation
-from windlass.core.queue_facts import Account as Account
-from windlass.core.queue_facts import Amounts as Amounts
-from windlass.core.queue_facts import Order as Order
-from windlass.core.queue_facts import Queue as Queue
-from windlass.core.queue_facts import Quota as Quota
-from windlass.core.queue_facts import UserLimit as UserLimit
-from windlass.core.queue_facts import UserLimits as UserLimits
+from windlass.core.model.advance_reservation import AdvanceReservation as AdvanceReservation
+from windlass.core.model.queues import Account as Account
+from windlass.core.model.queues import Amounts as Amounts
+from windlass.core.model.queues import Order as Order
+from windlass.core.model.queues import Queue as Queue
+from windlass.core.model.queues import Quota as Quota
+from windlass.core.model.queues import UserLimit as UserLimit
+from windlass.core.model.queues import UserLimits as UserLimits
 from windlass.kinds.reasons import Reason
 
 Form = Literal["whole", "share", "ratio", "partition"]
@@ -27,6 +28,8 @@ Pack = Literal["binpack", "spread", "fragmentation"]
 
 WHOLE = 1000
 """Thousandths of a device that make a whole one."""
+PROTECTED = 1e14
+"""As a time until which a workload is protected: while its disruption budgets refuse."""
 SHARE_UNIT = 1_000_000
 """Shares of queues are compared as whole millionths."""
 MOST_PRICE = 1 << 40
@@ -67,7 +70,7 @@ class Device:
     """Memory slices that profiles divide; 0: it cannot be partitioned."""
     profiles: tuple[Profile, ...] = ()
     forms: frozenset[Form] = frozenset(("whole",))
-    """How somebody on this node can grant it."""
+    """The forms in which an agent on this node can grant it."""
     isolation: Isolation = "none"
     """How strongly its shares are kept apart."""
     healthy: bool = True
@@ -99,7 +102,7 @@ class Node:
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     ready: bool = True
-    """Takes new members: Ready and not cordoned."""
+    """Takes new pods: Ready and not cordoned."""
     path: tuple[str, ...] = ()
     """Where it stands, widest first: ("zone-a", "block-2", "rack-7"); levels are named by the
     snapshot."""
@@ -115,14 +118,16 @@ class Node:
     `shares`, `partitions`, `isolation:hard`."""
     numa: tuple[Domain, ...] = ()
     """Its NUMA nodes; empty: it does not say, and where CPU and memory lie is its own choice."""
+    cordoned: bool = False
+    """An administrator closed it; implies that it is not `ready`."""
 
 
-# --- what a member needs ------------------------------------------------------------------------
+# --- what a pod needs ------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """Devices of one kind for one member, in exactly one form."""
+    """Devices of one kind for one pod, in exactly one form."""
 
     kind: str
     count: int = 1
@@ -177,7 +182,7 @@ Terms = tuple[tuple[Requirement, ...], ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Storage:
-    """A volume that is still to be had: one of those that are there, or one that is made."""
+    """A volume that is not bound yet: an existing one, or one that is provisioned."""
 
     among: tuple[tuple[str, Terms | None], ...] = ()
     """Volumes that would do, the best first, and from where each can be reached; None: from
@@ -201,31 +206,32 @@ class Constraint:
     names: frozenset[str] | None = None
     """Only these nodes."""
     not_now: frozenset[str] = frozenset()
-    """Nodes that are held back: they refused such a member a while ago, or cannot attach its
+    """Nodes that are held back: they refused such a pod a while ago, or cannot attach its
     volumes besides those that they have. They count as cordoned."""
     capabilities: frozenset[str] = frozenset()
     """Only nodes that offer all of these."""
     reserved: tuple[str, ...] = ()
     """Windows of advance reservations whose capacity the workload must not use if it starts now;
-    set by `core.calendar` for one decision."""
+    set by `core.calendar.advance_windows` for one decision."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Preference:
-    """A soft score column: points for every member on a node whose labels match.
+    """A soft preference: its weight counts for every pod on a node whose labels match.
 
-    The node's name counts as the label `metadata.name`, so that "where its data is" can be said.
+    The node's name counts as the label `metadata.name`, so that a preference can name the nodes
+    that have the data.
     """
 
     match: tuple[Requirement, ...]
     """All of them."""
-    points: int = 1
+    weight: int = 1
     """Below 0: rather not there."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Affinity:
-    """Near (or, `anti`, away from) members whose labels match, inside one domain of `key`."""
+    """Near (or, `anti`, away from) pods whose labels match, inside one domain of `key`."""
 
     key: str
     match: tuple[Requirement, ...]
@@ -237,7 +243,7 @@ class Affinity:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spread:
-    """Matching members differ by at most `skew` between domains of `key`."""
+    """Matching pods differ by at most `skew` between domains of `key`."""
 
     key: str
     match: tuple[Requirement, ...]
@@ -245,43 +251,43 @@ class Spread:
     required: bool = True
     min_domains: int = 0
     by_affinity: bool = True
-    """Only nodes count that the member's selector and node affinity accept."""
+    """Only nodes count that the pod's selector and node affinity accept."""
     by_taints: bool = False
     """Only nodes count whose taints it tolerates."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Runtime:
-    """What members run in, where it is not the usual one: words tell of it."""
+    """The container runtime of the pods, where it is not the default one; named in messages."""
 
     name: str
     overhead: tuple[tuple[str, int], ...] = ()
-    """What of the needs of each member is its own."""
+    """What of the needs of each pod is its own."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Role:
-    """Members of a unit that are alike."""
+    """Pods of a workload that are alike."""
 
     name: str
-    least: int
+    min_count: int
     """How many must start together with the least of every other role."""
-    most: int
+    max_count: int
     needs: Amounts
-    """Of each member: cpu, memory, and any other resource that nodes count."""
+    """Of each pod: cpu, memory, and any other resource that nodes count."""
     devices: tuple[DeviceRequest, ...] = ()
     bundle: Literal["", "numa", "pcie"] = ""
     """All its devices, and its CPU and memory on the NUMA node of these, or not at all. Only for
-    members with devices: by these is known what it holds where."""
+    pods with devices: by these is known what it holds where."""
     constraint: Constraint = Constraint()
     prefers: tuple[Preference, ...] = ()
-    """Where its members would rather be: most points in all, before anything about packing."""
+    """Where its pods would rather be: most points in all, before anything about packing."""
     ports: tuple[int, ...] = ()
-    """Host ports, as `core.ports` numbers them."""
+    """Host ports, as `core.cluster.host_ports` numbers them."""
     attach: tuple[tuple[str, int], ...] = ()
     """Volumes to attach, by driver."""
     labels: tuple[tuple[str, str], ...] = ()
-    """By which others' affinity and spread terms see its members."""
+    """By which others' affinity and spread terms see its pods."""
     affinities: tuple[Affinity, ...] = ()
     spreads: tuple[Spread, ...] = ()
     runtime: Runtime | None = None
@@ -294,7 +300,7 @@ class Topology:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Unit:
+class Workload:
     """Something that is placed as a whole: a run, a gang of pods, a revision of a service."""
 
     key: str
@@ -305,14 +311,15 @@ class Unit:
     namespace: str = ""
     priority: int = 50
     gang: bool = True
-    """False: members start one by one as room allows."""
+    """False: pods start one by one as capacity allows."""
     pack: Pack = "binpack"
     topology: Topology | None = None
     preemptible: bool = True
     preempts: bool = True
-    """Others may be stopped for it, where it has the right; False: it waits until there is room."""
+    """Others may be stopped for it, where it has the right; False: it waits until there is
+    capacity."""
     expected: float | None = None
-    """Seconds it says it runs; None: unknown, or it has no end."""
+    """The runtime in seconds that the user stated; None: unknown, or it has no end."""
     max_runtime: float | None = None
     """Seconds after which the platform stops it; None: no limit."""
     grace: float = 0.0
@@ -321,23 +328,23 @@ class Unit:
     """Seconds it ran in earlier attempts."""
     preemptions: int = 0
     """How often it was preempted before."""
-    kin: str | None = ""
-    """Who submits alike: user, team, script. Predictions are learned per kin and shape; from what
-    has none (a pod that somebody else placed) nothing is learned about others."""
+    history_key: str | None = ""
+    """The history group: user, team, script. Predictions are learned per group and size. None (for
+    pods that another scheduler placed): nothing is learned from it about others."""
     not_before: float = 0.0
-    held: tuple[Reason, str] | None = None
-    """Why it may not start whatever is free: a budget, an unsupported wish."""
+    hold_reason: tuple[Reason, str] | None = None
+    """Why it may not start whatever is free: a budget, an unsupported request."""
     lately: tuple[Reason, str] | None = None
     """Why it must wait until `not_before`: how it fared the last time."""
     movable: bool = False
     """Its owner allows that it is stopped and started again elsewhere, so that another fits."""
     moved: tuple[tuple[float, str], ...] = ()
-    """When it was moved, and for whom."""
+    """When it was moved, and for which workload."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grant:
-    """What a member holds of one device."""
+    """What a pod holds of one device."""
 
     device: str
     form: Form = "whole"
@@ -349,8 +356,8 @@ class Grant:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seat:
-    """Where one member is."""
+class PodAssignment:
+    """Where one pod is."""
 
     role: str
     index: int
@@ -360,42 +367,45 @@ class Seat:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Running:
-    """A unit that holds room: assigned, running, or being stopped."""
+    """A workload that holds capacity: assigned, running, or being stopped."""
 
-    unit: Unit
-    seats: tuple[Seat, ...]
+    workload: Workload
+    pods: tuple[PodAssignment, ...]
     started: float
     expected_end: float | None = None
-    """When it should end, by its own word or by prediction."""
+    """When it should end, as stated or as predicted."""
     protected_until: float = 0.0
-    """Not preempted before: its queue's minimum runtime."""
+    """Not preempted before: its queue's minimum runtime. `PROTECTED`: a disruption budget refuses
+    its eviction, for as long as the budget says so."""
     checkpoint_at: float | None = None
     """When it last saved its state; what it computed since would be lost."""
     leaving: tuple[tuple[str, int], ...] = ()
-    """Members (role, index) that were told to go: they hold their room until they are gone."""
+    """Pods (role, index) that were evicted: they hold their capacity until they are gone."""
     shrunk_at: float | None = None
-    """When it last gave surplus members back: it does not grow for a while after that."""
+    """When it last gave surplus pods back: it does not grow for a while after that."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Nomination:
-    """Room that was freed, or is being freed, for one waiting unit: nobody else may take it."""
+    """Capacity that was freed, or is being freed, for one waiting workload: no other workload may
+    take it."""
 
-    unit: str
-    seats: tuple[Seat, ...]
+    workload: str
+    pods: tuple[PodAssignment, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Facts:
-    """Everything at one moment. `core.state.build` turns it into arrays and indexes."""
+class ClusterFacts:
+    """Everything at one moment. `core.snapshot.snapshot.build` turns it into arrays and indexes."""
 
     nodes: tuple[Node, ...] = ()
     queues: tuple[Queue, ...] = ()
     running: tuple[Running, ...] = ()
-    waiting: tuple[Unit, ...] = ()
+    waiting: tuple[Workload, ...] = ()
     nominations: tuple[Nomination, ...] = ()
-    reservations: tuple[Reservation, ...] = ()
-    """What the last decision promised, in its order: a promise never gets later by itself."""
+    reservations: tuple[ReservationRecord, ...] = ()
+    """Reservations of the last decision, in its order: a reserved start never gets later by
+    itself."""
     levels: tuple[str, ...] = ()
     """Names of the levels of `Node.path`, widest first; the node itself is always the last."""
     quotas: tuple[Quota, ...] = ()
@@ -411,47 +421,47 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placement:
-    """A unit starts, or an elastic one grows, with these members."""
+    """A workload starts, or an elastic one grows, with these pods."""
 
-    unit: str
-    seats: tuple[Seat, ...]
+    workload: str
+    pods: tuple[PodAssignment, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Eviction:
-    """Members that must go, and for whom."""
+    """Pods that must stop, and the preemptor."""
 
-    unit: str
-    seats: tuple[tuple[str, int], ...]
-    """(role, index): all of them, or the surplus of an elastic unit."""
-    gainer: str
+    workload: str
+    pods: tuple[tuple[str, int], ...]
+    """(role, index): all of them, or the surplus of an elastic workload."""
+    preemptor: str
     reason: str
     move: bool = False
     """It starts again at once elsewhere, on capacity that is nominated to it."""
     reservation: str = ""
-    """The advance reservation that they must leave; then there is no gainer."""
+    """The advance reservation that they must leave; then there is no preemptor."""
 
 
-def by_unit(evictions: Iterable[Eviction]) -> list[Eviction]:
-    """One for each unit, though it gives room to several: all its members that go, with the first
-    gainer's name and reason."""
+def by_workload(evictions: Iterable[Eviction]) -> list[Eviction]:
+    """One for each workload, though it gives capacity to several: all its pods that go, with the
+    first preemptor's name and reason."""
     found: dict[str, Eviction] = {}
     for each in evictions:
-        known = found.get(each.unit)
+        known = found.get(each.workload)
         if known is not None:
-            found[each.unit] = dataclasses.replace(known, seats=(*known.seats, *each.seats))
+            found[each.workload] = dataclasses.replace(known, pods=(*known.pods, *each.pods))
         else:
-            found[each.unit] = each
+            found[each.workload] = each
     return list(found.values())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reservation:
-    """When and where a blocked head will start if running units end as expected."""
+class ReservationRecord:
+    """When and where a blocked head will start if running workloads end as expected."""
 
-    unit: str
+    workload: str
     start: float
-    seats: tuple[Seat, ...]
+    pods: tuple[PodAssignment, ...]
     firm: bool = True
     """Whether other queues keep off it. False: it is tentative, since its queue would exceed its
     share then; another queue that is below its share may take the place first."""
@@ -463,7 +473,7 @@ class Reservation:
 class Withdrawal:
     """A firm reservation of an earlier decision that this one does not keep."""
 
-    unit: str
+    workload: str
     start: float
     """The start that was given."""
     reason: str
@@ -471,9 +481,9 @@ class Withdrawal:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why a unit waits, in few words and numbers."""
+    """Why a workload waits: a reason, a message and numbers."""
 
-    unit: str
+    workload: str
     reason: Reason
     message: str
     resource: str = ""
@@ -486,14 +496,16 @@ class Verdict:
     """False: the search ended at its budget; it may fit after all."""
     user: str | None = None
     """The user whose limit in that queue binds; None: the limit is not one of a user."""
+    possible: int | None = None
+    """For a request that no node can ever satisfy: how much of the resource it could have."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
-    """Nodes that do not exist yet and would let waiting units start."""
+    """Nodes that do not exist yet and would let waiting workloads start."""
 
     node: str
-    units: tuple[str, ...]
+    workloads: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -501,7 +513,7 @@ class Decision:
     placements: tuple[Placement, ...] = ()
     evictions: tuple[Eviction, ...] = ()
     nominations: tuple[Nomination, ...] = ()
-    reservations: tuple[Reservation, ...] = ()
+    reservations: tuple[ReservationRecord, ...] = ()
     withdrawals: tuple[Withdrawal, ...] = ()
     wanted: tuple[Wanted, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
@@ -521,7 +533,7 @@ class Policy:
     preempt: bool = True
     grow: bool = True
     unknown_runtime: Literal["learned", "never", "preemptible"] = "learned"
-    """Whether units that do not say how long they run may use reserved places until then."""
+    """Whether workloads that do not say how long they run may use reserved places until then."""
     defragment: bool = True
     """Whether movable workloads are moved so that one that waits fits."""
     move_loses: float = 600.0
@@ -532,7 +544,8 @@ class Policy:
     """Workloads that are moved for one that waits, at most."""
     growth_pause: float = 600.0
     """Seconds that an elastic workload does not grow after it gave surplus back. A stream of short
-    workloads shrinks it once in that time; they use what it gave until nobody asks any more."""
+    workloads shrinks it once in that time; they use what it gave until none of them waits any
+    more."""
     reservations: int | None = None
     """Reservations that there are at most, over all queues; None: as suits the number of nodes
-    (`core.allowance`)."""
+    (`core.reservation.allowance`)."""

@@ -1,8 +1,8 @@
 """Facts that contradict themselves are refused before anything is counted.
 
 `state` calls it for whatever comes in, at once or event by event, so that no decision fails half
-way. What a person may have got wrong in a unit alone (a queue that does not exist, more than any
-node has) is no error here: it gets a verdict.
+way. What a person may have got wrong in a workload alone (a queue that does not exist, more than
+any node has) is no error here: it gets a verdict.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeGuard, get_args
 
-from windlass.core.facts import (
+from windlass.core.model.types import (
     MOST_PRICE,
     WHOLE,
     Account,
     AdvanceReservation,
+    ClusterFacts,
     Device,
     DeviceRequest,
-    Facts,
     Form,
     Grant,
     Isolation,
@@ -25,18 +25,18 @@ from windlass.core.facts import (
     Nomination,
     Order,
     Pack,
+    PodAssignment,
     Queue,
     Quota,
-    Reservation,
+    ReservationRecord,
     Role,
     Running,
-    Seat,
-    Unit,
     UserLimits,
+    Workload,
 )
 
 MOST = 1 << 53
-"""Of anything on one node or for one member: sums over thousands of nodes stay exact."""
+"""Of anything on one node or for one pod: sums over thousands of nodes stay exact."""
 _ISOLATIONS, _PACKS, _FORMS = get_args(Isolation), get_args(Pack), get_args(Form)
 _BUNDLES = ("numa", "pcie")
 MOST_MEMBERS = 1 << 31
@@ -50,7 +50,7 @@ class BadFacts(ValueError):
 
 
 class Once:
-    """Units that are alike share their roles, and nodes their devices: each is looked at once."""
+    """Equal workloads share their roles, and nodes their devices: each is checked once."""
 
     def __init__(self) -> None:
         self._seen: dict[int, object] = {}
@@ -61,24 +61,24 @@ class Once:
         return new
 
 
-def refuse_bad(facts: Facts) -> None:
+def refuse_bad(facts: ClusterFacts) -> None:
     once = Once()
     _refuse_twice("node", (node.name for node in facts.nodes))
     _refuse_twice("queue", (queue.name for queue in facts.queues))
     _refuse_twice("level", facts.levels)
-    running = [each.unit for each in facts.running]
-    _refuse_twice("unit", (unit.key for unit in (*facts.waiting, *running)))
+    running = [each.workload for each in facts.running]
+    _refuse_twice("workload", (workload.key for workload in (*facts.waiting, *running)))
     for node in facts.nodes:
         refuse_bad_node(node, once)
     for queue in facts.queues:
         refuse_bad_queue(queue)
     refuse_bad_quotas(facts.quotas)
     refuse_bad_advance(facts.advance)
-    for unit in facts.waiting:
-        refuse_bad_unit(unit, once)
+    for workload in facts.waiting:
+        refuse_bad_workload(workload, once)
     for each in facts.running:
         refuse_bad_running(each, once)
-    _refuse_twice("nomination of", (nomination.unit for nomination in facts.nominations))
+    _refuse_twice("nomination of", (nomination.workload for nomination in facts.nominations))
     for nomination in facts.nominations:
         refuse_bad_nomination(nomination)
     refuse_bad_reservations(facts.reservations)
@@ -124,7 +124,7 @@ def refuse_bad_queue(queue: Queue) -> None:
         _refuse_amounts(what, amounts)
     if not _is_count(queue.weight) or queue.weight < 1:
         raise BadFacts(f"{what}: weight is {queue.weight!r}; it must be 1 or more")
-    _refuse_amounts(what, {"reserve": queue.promises})
+    _refuse_amounts(what, {"reserve": queue.max_reservations})
     if queue.half_life is not None:
         _refuse_seconds(what, "half_life", queue.half_life)
     if queue.fair_share_preemption is not None:
@@ -161,31 +161,31 @@ def refuse_bad_advance(reservations: Iterable[AdvanceReservation]) -> None:
             raise BadFacts(f"{what}: it names neither nodes nor amounts")
 
 
-def refuse_bad_unit(unit: Unit, once: Once | None = None) -> None:
-    what = f"unit {unit.key}"
-    if len(unit.roles) > 1:
-        _refuse_twice(f"{what}: role", (role.name for role in unit.roles))
-    for role in unit.roles:
+def refuse_bad_workload(workload: Workload, once: Once | None = None) -> None:
+    what = f"workload {workload.key}"
+    if len(workload.roles) > 1:
+        _refuse_twice(f"{what}: role", (role.name for role in workload.roles))
+    for role in workload.roles:
         if once is None or once.is_new(role):
             _refuse_bad_role(what, role)
-    _refuse_priority(what, unit.priority)
-    for name, moment in (("submitted", unit.submitted), ("not_before", unit.not_before)):
+    _refuse_priority(what, workload.priority)
+    for name, moment in (("submitted", workload.submitted), ("not_before", workload.not_before)):
         refuse_bad_time(what, name, moment)
-    lengths = (("expected", unit.expected), ("max_runtime", unit.max_runtime))
-    for name, seconds in (*lengths, ("attained", unit.attained), ("grace", unit.grace)):
+    lengths = (("expected", workload.expected), ("max_runtime", workload.max_runtime))
+    for name, seconds in (*lengths, ("attained", workload.attained), ("grace", workload.grace)):
         if seconds is not None:
             _refuse_seconds(what, name, seconds)
-    for moment, _ in unit.moved:
+    for moment, _ in workload.moved:
         refuse_bad_time(what, "moved", moment)
-    _refuse_amounts(what, {"preemptions": unit.preemptions})
-    if unit.pack not in _PACKS:
-        raise BadFacts(f"{what}: there is no way to pack {unit.pack!r}")
+    _refuse_amounts(what, {"preemptions": workload.preemptions})
+    if workload.pack not in _PACKS:
+        raise BadFacts(f"{what}: there is no way to pack {workload.pack!r}")
 
 
 def refuse_bad_running(running: Running, once: Once | None = None) -> None:
-    refuse_bad_unit(running.unit, once)
-    what = f"unit {running.unit.key}"
-    refuse_bad_seats(what, running.seats)
+    refuse_bad_workload(running.workload, once)
+    what = f"workload {running.workload.key}"
+    refuse_bad_pods(what, running.pods)
     times = {
         "started": running.started,
         "expected_end": running.expected_end,
@@ -199,41 +199,43 @@ def refuse_bad_running(running: Running, once: Once | None = None) -> None:
 
 
 def refuse_bad_nomination(nomination: Nomination) -> None:
-    refuse_bad_seats(f"nomination of {nomination.unit}", nomination.seats)
+    refuse_bad_pods(f"nomination of {nomination.workload}", nomination.pods)
 
 
-def refuse_bad_reservations(reservations: Iterable[Reservation]) -> None:
+def refuse_bad_reservations(reservations: Iterable[ReservationRecord]) -> None:
     reservations = tuple(reservations)
-    _refuse_twice("reservation of", (reservation.unit for reservation in reservations))
+    _refuse_twice("reservation of", (reservation.workload for reservation in reservations))
     for reservation in reservations:
-        what = f"reservation of {reservation.unit}"
-        refuse_bad_seats(what, reservation.seats)
+        what = f"reservation of {reservation.workload}"
+        refuse_bad_pods(what, reservation.pods)
         refuse_bad_time(what, "start", reservation.start)
 
 
 def refuse_bad_moment(key: str, name: str, moment: float) -> None:
-    """Something that is told of a unit to have happened then."""
-    refuse_bad_time(f"unit {key}", name, moment)
+    """Refuses a bad time of something that happened to a workload."""
+    refuse_bad_time(f"workload {key}", name, moment)
 
 
 def refuse_bad_seconds(key: str, name: str, seconds: float) -> None:
-    """Something that is told of a unit to have taken so long."""
-    _refuse_seconds(f"unit {key}", name, seconds)
+    """Refuses a bad duration of something that happened to a workload."""
+    _refuse_seconds(f"workload {key}", name, seconds)
 
 
-def refuse_bad_seats(what: str, seats: Iterable[Seat]) -> None:
-    seats = tuple(seats)
-    for seat in seats:
-        _refuse_amounts(f"{what}: member of {seat.role}", {"index": seat.index})
-        for grant in seat.grants:
+def refuse_bad_pods(what: str, pods: Iterable[PodAssignment]) -> None:
+    pods = tuple(pods)
+    for pod in pods:
+        _refuse_amounts(f"{what}: pod of {pod.role}", {"index": pod.index})
+        for grant in pod.grants:
             _refuse_bad_grant(what, grant)
-    _refuse_twice(f"{what}: member", (f"{seat.role}/{seat.index}" for seat in seats))
+    _refuse_twice(f"{what}: pod", (f"{pod.role}/{pod.index}" for pod in pods))
 
 
 def _refuse_bad_role(what: str, role: Role) -> None:
-    counts = _is_count(role.least) and _is_count(role.most) and role.most <= MOST_MEMBERS
-    if not counts or role.least > role.most:
-        raise BadFacts(f"{what}: role {role.name} wants {role.least} to {role.most} members")
+    counts = (
+        _is_count(role.min_count) and _is_count(role.max_count) and role.max_count <= MOST_MEMBERS
+    )
+    if not counts or role.min_count > role.max_count:
+        raise BadFacts(f"{what}: role {role.name} wants {role.min_count} to {role.max_count} pods")
     _refuse_amounts(what, role.needs)
     _refuse_amounts(what, dict(role.attach))
     for request in role.devices:
@@ -243,9 +245,9 @@ def _refuse_bad_role(what: str, role: Role) -> None:
             f"{what}: role {role.name} has the bundle {role.bundle!r} of {len(role.devices)} kinds "
             "of devices; it must be numa or pcie, of at least one"
         )
-    for liked in role.prefers:
-        if not _is_whole(liked.points) or abs(liked.points) >= MOST_POINTS:
-            raise BadFacts(f"{what}: role {role.name} gives {liked.points!r} points to a node")
+    for preference in role.prefers:
+        if not _is_whole(preference.weight) or abs(preference.weight) >= MOST_POINTS:
+            raise BadFacts(f"{what}: role {role.name} gives {preference.weight!r} points to a node")
     for term in role.affinities:
         if not _is_whole(term.weight) or abs(term.weight) >= MOST_POINTS:
             raise BadFacts(f"{what}: an affinity has the weight {term.weight!r}")
@@ -254,8 +256,8 @@ def _refuse_bad_role(what: str, role: Role) -> None:
 
 
 def _refuse_bad_domains(what: str, node: Node, once: Once | None) -> None:
-    """NUMA nodes, and whether the devices are on them: what a bundle holds where is told by its
-    devices, so those under one switch must be in one place."""
+    """Checks NUMA nodes, and that the devices are on them: the devices determine where a bundle's
+    resources are, so those under one switch must be on one NUMA node."""
     if once is None or once.is_new(node.numa):
         for domain in node.numa:
             if not _is_count(domain.id):
@@ -355,7 +357,7 @@ def _refuse_seconds(what: str, name: str, seconds: float) -> None:
 
 def _refuse_amounts(what: str, amounts: Mapping[str, int]) -> None:
     for name, amount in amounts.items():
-        # Written out: it is asked for every device and every member.
+        # Written out: it is asked for every device and every pod.
         if type(amount) is not int or not 0 <= amount <= MOST:
             raise BadFacts(f"{what}: {name} is {amount!r}; it must be a whole number, 0 or more")
 

@@ -29,7 +29,7 @@ _TINY = 1e-9
 def hole_values(sizes: Ints, demand: Floats) -> Floats:
     """V[0..1000]: what a hole of so many thousandths is worth; a whole device is 1.
 
-    `sizes` are thousandths, below 1000; `demand` says how many of each are asked for.
+    `sizes` are thousandths, below 1000; `demand` is how many of each are requested.
     """
     steps, wanted = _on_grid(sizes, demand)
     worth = np.zeros(_STEPS + 1)

@@ -1,11 +1,11 @@
 """Fragmentation-aware placement: which node and which devices leave the most useful rest.
 
-Each placement is judged by how much it lowers the potential of the node it would go to
-(`packing_tables`): little left that demand cannot use, holes that still pair with what is asked
-for, cpu and devices that run out together, scarce models kept for those who need them.
+Each placement is scored by how much it lowers the potential of the node it would go to
+(`core.packing.potential`): little left that demand cannot use, holes that still pair with requested
+sizes, CPU and devices that run out together, scarce models kept for workloads that need them.
 
-`score` is pure and judges any node states: the live core calls it with its own arrays. `Packer`
-holds the states of a fleet and keeps scores per (shape, node), judging again only nodes that
+`score` is pure and scores any node states: the live core calls it with its own arrays. `Packer`
+holds the states of a fleet and caches scores per (shape, node), scoring again only nodes that
 changed: the simulator and the benchmark use it. Same input, same choice, on ties the node that
 comes first.
 """
@@ -17,8 +17,19 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import packing_tables
-from windlass.core.packing_tables import UNIT, WHOLE, Fleet, Floats, Ints, Shape, Tables
+from windlass.core.packing.potential import (
+    DEVICE_STEP,
+    UNIT,
+    WHOLE,
+    DemandShape,
+    Fleet,
+    Floats,
+    Ints,
+    Learner,
+    Stranded,
+    Tables,
+    Weights,
+)
 
 Bools = npt.NDArray[np.bool_]
 
@@ -28,7 +39,7 @@ NO_DEVICE = -1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rooms:
+class FreeCapacity:
     """What is free on some nodes, one entry or row per node."""
 
     cpu: Ints
@@ -38,56 +49,60 @@ class Rooms:
     model: Ints
     """Index of the devices' model in `Tables.models`."""
 
-    def at(self, where: Ints | slice) -> Rooms:
-        """The rooms of these nodes."""
-        return Rooms(self.cpu[where], self.memory[where], self.left[where], self.model[where])
+    def at(self, where: Ints | slice) -> FreeCapacity:
+        """The free capacity of these nodes."""
+        return FreeCapacity(
+            self.cpu[where], self.memory[where], self.left[where], self.model[where]
+        )
 
     @staticmethod
-    def of(fleet: Fleet) -> Rooms:
+    def of(fleet: Fleet) -> FreeCapacity:
         """The fleet while nothing runs, in arrays of its own."""
-        return Rooms(fleet.cpu.copy(), fleet.memory.copy(), fleet.devices.copy(), fleet.model)
+        return FreeCapacity(
+            fleet.cpu.copy(), fleet.memory.copy(), fleet.devices.copy(), fleet.model
+        )
 
 
-def score(tables: Tables, shape: Shape, rooms: Rooms) -> tuple[Ints, Ints]:
+def score(tables: Tables, shape: DemandShape, capacity: FreeCapacity) -> tuple[Ints, Ints]:
     """How good it is to place the shape on each node, and the device for a share.
 
     Higher is better; INFEASIBLE where cpu, memory, devices or model do not do: everything else is
     the caller's to check. The device is NO_DEVICE unless the shape is a share: whole devices are
     taken lowest first (`take`).
     """
-    scores = np.full(len(rooms.cpu), INFEASIBLE)
-    device = np.full(len(rooms.cpu), NO_DEVICE)
-    fits = np.flatnonzero(fitting(tables, shape, rooms))
+    scores = np.full(len(capacity.cpu), INFEASIBLE)
+    device = np.full(len(capacity.cpu), NO_DEVICE)
+    fits = np.flatnonzero(fitting(tables, shape, capacity))
     if len(fits):
-        some = rooms.at(fits)
+        some = capacity.at(fits)
         scores[fits], device[fits] = _judge(tables, shape, some, potential(tables, some))
     return scores, device
 
 
-def fitting(tables: Tables, shape: Shape, rooms: Rooms) -> Bools:
+def fitting(tables: Tables, shape: DemandShape, capacity: FreeCapacity) -> Bools:
     """Which nodes have the cpu, the memory, the devices and the model for the shape."""
-    fits = (rooms.cpu >= shape.cpu) & (rooms.memory >= shape.memory)
+    fits = (capacity.cpu >= shape.cpu) & (capacity.memory >= shape.memory)
     if shape.count:
-        fits &= (rooms.left >= shape.milli).sum(axis=1) >= shape.count
+        fits &= (capacity.left >= shape.milli).sum(axis=1) >= shape.count
         if shape.models:
             accepted = np.array([name in shape.models for name in tables.models], dtype=bool)
-            fits &= accepted[rooms.model]
+            fits &= accepted[capacity.model]
     return fits
 
 
-def potential(tables: Tables, rooms: Rooms) -> Ints:
+def potential(tables: Tables, capacity: FreeCapacity) -> Ints:
     """How bad the state of each node is, but for the scarcity of its model."""
-    row = _row(tables, rooms.cpu, rooms.model)
-    entries: Ints = tables.device.reshape(-1)[(row * (WHOLE + 1))[:, None] + rooms.left]
-    free = (rooms.left == WHOLE).sum(axis=1)
-    idle = rooms.left.sum(axis=1)
-    stranded = _stranded(tables, rooms.cpu, rooms.memory, idle, rooms.model)
+    row = _row(tables, capacity.cpu, capacity.model)
+    entries: Ints = tables.device.reshape(-1)[(row * (WHOLE + 1))[:, None] + capacity.left]
+    free = (capacity.left == WHOLE).sum(axis=1)
+    idle = capacity.left.sum(axis=1)
+    stranded = _stranded(tables, capacity.cpu, capacity.memory, idle, capacity.model)
     by_device: Ints = entries.sum(axis=1)
     return by_device + _whole(tables, row, free) + stranded
 
 
-def take(shape: Shape, left: Ints, device: int) -> list[int]:
-    """The very devices of one node that the shape gets there."""
+def take(shape: DemandShape, left: Ints, device: int) -> list[int]:
+    """The specific devices of one node that the shape gets there."""
     if not shape.count:
         return []
     if shape.shared:
@@ -95,19 +110,21 @@ def take(shape: Shape, left: Ints, device: int) -> list[int]:
     return [int(which) for which in np.flatnonzero(left >= shape.milli)[: shape.count]]
 
 
-def tightest(tables: Tables, shape: Shape, rooms: Rooms) -> tuple[int, list[int]] | None:
+def tightest(
+    tables: Tables, shape: DemandShape, capacity: FreeCapacity
+) -> tuple[int, list[int]] | None:
     """The node that takes the fewest of a shape of whole devices, as `pack: binpack` chooses, and
     its devices; None where nothing fits."""
-    fits = np.flatnonzero(fitting(tables, shape, rooms))
+    fits = np.flatnonzero(fitting(tables, shape, capacity))
     if not len(fits):
         return None
-    some = rooms.at(fits)
+    some = capacity.at(fits)
     takes: Ints = (some.left == WHOLE).sum(axis=1) // shape.count
     for free, need in ((some.cpu, shape.cpu), (some.memory, shape.memory)):
         if need:
             takes = np.minimum(takes, free // need)
     node = int(fits[takes.argmin()])
-    return node, take(shape, rooms.left[node], NO_DEVICE)
+    return node, take(shape, capacity.left[node], NO_DEVICE)
 
 
 class Packer:
@@ -118,7 +135,7 @@ class Packer:
     """
 
     def __init__(self, fleet: Fleet, tables: Tables) -> None:
-        self.rooms = Rooms.of(fleet)
+        self.capacity = FreeCapacity.of(fleet)
         self._changed = np.zeros(len(fleet.cpu), dtype=np.int64)
         self._clock = 0
         self.learn(tables)
@@ -126,50 +143,50 @@ class Packer:
     def learn(self, tables: Tables) -> None:
         """Judges by other tables from now on."""
         self.tables = tables
-        self._before = potential(tables, self.rooms)
-        self._rows: dict[Shape, _Row] = {}
+        self._before = potential(tables, self.capacity)
+        self._rows: dict[DemandShape, _Row] = {}
 
-    def choose(self, shape: Shape) -> tuple[int, list[int]] | None:
+    def choose(self, shape: DemandShape) -> tuple[int, list[int]] | None:
         """The best node and its devices, or None where nothing fits."""
         row = self._fresh(shape)
         node = int(row.scores.argmax())
         if row.scores[node] == INFEASIBLE:
             return None
-        return node, take(shape, self.rooms.left[node], int(row.device[node]))
+        return node, take(shape, self.capacity.left[node], int(row.device[node]))
 
-    def scores(self, shape: Shape) -> tuple[Ints, Ints]:
+    def scores(self, shape: DemandShape) -> tuple[Ints, Ints]:
         """`score` of every node. The arrays are the cache: do not change them."""
         row = self._fresh(shape)
         return row.scores, row.device
 
-    def place(self, shape: Shape, node: int, devices: list[int]) -> None:
-        """The shape takes its room. Nothing is checked again: `choose` or the caller did."""
+    def place(self, shape: DemandShape, node: int, devices: list[int]) -> None:
+        """The shape takes its capacity. Nothing is checked again: `choose` or the caller did."""
         self._add(shape, node, devices, -1)
 
-    def release(self, shape: Shape, node: int, devices: list[int]) -> None:
-        """The shape gives its room back."""
+    def release(self, shape: DemandShape, node: int, devices: list[int]) -> None:
+        """The shape gives its capacity back."""
         self._add(shape, node, devices, 1)
 
-    def update(self, where: Ints, rooms: Rooms) -> None:
+    def update(self, where: Ints, capacity: FreeCapacity) -> None:
         """Takes over what is free on these nodes, whatever was placed there before."""
-        self.rooms.cpu[where] = rooms.cpu
-        self.rooms.memory[where] = rooms.memory
-        self.rooms.left[where] = rooms.left
+        self.capacity.cpu[where] = capacity.cpu
+        self.capacity.memory[where] = capacity.memory
+        self.capacity.left[where] = capacity.left
         self._touch(where)
 
-    def _add(self, shape: Shape, node: int, devices: list[int], sign: int) -> None:
-        self.rooms.cpu[node] += sign * shape.cpu
-        self.rooms.memory[node] += sign * shape.memory
+    def _add(self, shape: DemandShape, node: int, devices: list[int], sign: int) -> None:
+        self.capacity.cpu[node] += sign * shape.cpu
+        self.capacity.memory[node] += sign * shape.memory
         for device in devices:
-            self.rooms.left[node, device] += sign * shape.milli
+            self.capacity.left[node, device] += sign * shape.milli
         self._touch(slice(node, node + 1))
 
     def _touch(self, where: Ints | slice) -> None:
-        self._before[where] = potential(self.tables, self.rooms.at(where))
+        self._before[where] = potential(self.tables, self.capacity.at(where))
         self._clock += 1
         self._changed[where] = self._clock
 
-    def _fresh(self, shape: Shape) -> _Row:
+    def _fresh(self, shape: DemandShape) -> _Row:
         """The shape's scores, with nodes judged again that changed since it was last asked."""
         row = self._rows.get(shape)
         if row is None:
@@ -178,7 +195,7 @@ class Packer:
         row.seen = self._clock
         if len(dirty):
             row.scores[dirty] = INFEASIBLE
-            some = self.rooms.at(dirty)
+            some = self.capacity.at(dirty)
             here = np.flatnonzero(fitting(self.tables, shape, some))
             if len(here):
                 nodes = dirty[here]
@@ -194,20 +211,20 @@ class LearningPacker:
     Until that suffices it places as `pack: binpack` does.
     """
 
-    def __init__(self, fleet: Fleet, weights: packing_tables.Weights | None = None) -> None:
-        self._learner = packing_tables.Learner(fleet, weights=weights)
+    def __init__(self, fleet: Fleet, weights: Weights | None = None) -> None:
+        self._learner = Learner(fleet, weights=weights)
         self.packer = Packer(fleet, self._learner.tables)
 
-    def choose(self, shape: Shape) -> tuple[int, list[int]] | None:
+    def choose(self, shape: DemandShape) -> tuple[int, list[int]] | None:
         if self._learner.observe(shape):
             self.packer.learn(self._learner.tables)
         if shape.count:
             self._learner.add_workload(shape)
         if self._learner.is_informed(shape):
             return self.packer.choose(shape)
-        return tightest(self.packer.tables, shape, self.packer.rooms)
+        return tightest(self.packer.tables, shape, self.packer.capacity)
 
-    def place(self, shape: Shape, node: int, devices: list[int]) -> None:
+    def place(self, shape: DemandShape, node: int, devices: list[int]) -> None:
         self.packer.place(shape, node, devices)
 
 
@@ -222,18 +239,22 @@ class _Row:
         self.seen = -1
 
 
-def _judge(tables: Tables, shape: Shape, rooms: Rooms, before: Ints) -> tuple[Ints, Ints]:
+def _judge(
+    tables: Tables, shape: DemandShape, capacity: FreeCapacity, before: Ints
+) -> tuple[Ints, Ints]:
     """Scores and devices on nodes that fit; `before` is their potential now."""
-    idle = rooms.left.sum(axis=1)
-    cpu, memory = rooms.cpu - shape.cpu, rooms.memory - shape.memory
-    after, device = _after(tables, shape, cpu, rooms.left, rooms.model)
-    after += _stranded(tables, cpu, memory, idle - shape.total, rooms.model)
-    gain = before - after - tables.scarcity[rooms.model] * shape.total
-    gain -= _imbalance(tables, shape, rooms.cpu, idle)
+    idle = capacity.left.sum(axis=1)
+    cpu, memory = capacity.cpu - shape.cpu, capacity.memory - shape.memory
+    after, device = _after(tables, shape, cpu, capacity.left, capacity.model)
+    after += _stranded(tables, cpu, memory, idle - shape.total, capacity.model)
+    gain = before - after - tables.scarcity[capacity.model] * shape.total
+    gain -= _imbalance(tables, shape, capacity.cpu, idle)
     return gain // round(tables.weights.band * UNIT), device
 
 
-def _after(tables: Tables, shape: Shape, cpu: Ints, left: Ints, model: Ints) -> tuple[Ints, Ints]:
+def _after(
+    tables: Tables, shape: DemandShape, cpu: Ints, left: Ints, model: Ints
+) -> tuple[Ints, Ints]:
     """Fragments less holes' worth after the placement, on the best device of each node."""
     row = _row(tables, cpu, model)
     flat = tables.device.reshape(-1)
@@ -258,7 +279,7 @@ def _row(tables: Tables, cpu: Ints, model: Ints) -> Ints:
     """Which (class, cpu level) row of the tables each node is in."""
     levels = tables.cpu_levels
     level = np.searchsorted(levels, cpu, side="right").astype(np.int64, copy=False)
-    start: Ints = tables.kin[model] * (len(levels) + 1)
+    start: Ints = tables.model_class[model] * (len(levels) + 1)
     return start + level
 
 
@@ -269,32 +290,33 @@ def _whole(tables: Tables, row: Ints, free: Ints) -> Ints:
 
 def _stranded(tables: Tables, cpu: Ints, memory: Ints, idle: Ints, model: Ints) -> Ints:
     """What will be left of the devices when cpu or memory is used up, whichever leaves more."""
-    kin = tables.kin[model]
-    columns = np.divmod(idle, packing_tables.DEVICE_STEP)
+    model_class = tables.model_class[model]
+    columns = np.divmod(idle, DEVICE_STEP)
     by_cpu, by_memory = tables.stranded
     return np.maximum(
-        _interpolated(by_cpu, cpu, columns, kin), _interpolated(by_memory, memory, columns, kin)
+        _interpolated(by_cpu, cpu, columns, model_class),
+        _interpolated(by_memory, memory, columns, model_class),
     )
 
 
 def _interpolated(
-    stranded: packing_tables.Stranded, amounts: Ints, columns: tuple[Ints, Ints], kin: Ints
+    stranded: Stranded, amounts: Ints, columns: tuple[Ints, Ints], model_class: Ints
 ) -> Ints:
     """Between the four nearest entries of the table."""
     _, rows, width = stranded.table.shape
     flat = stranded.table.reshape(-1)
     row, row_part = np.divmod(amounts, stranded.step)
     column, part = columns
-    rest = packing_tables.DEVICE_STEP - part
-    low = (kin * rows + row) * width + column
+    rest = DEVICE_STEP - part
+    low = (model_class * rows + row) * width + column
     near = flat[low] * rest + flat[low + 1] * part
     low += width
     far = flat[low] * rest + flat[low + 1] * part
     mixed: Ints = near * (stranded.step - row_part) + far * row_part
-    return mixed // (stranded.step * packing_tables.DEVICE_STEP)
+    return mixed // (stranded.step * DEVICE_STEP)
 
 
-def _imbalance(tables: Tables, shape: Shape, cpu: Ints, idle: Ints) -> Ints:
+def _imbalance(tables: Tables, shape: DemandShape, cpu: Ints, idle: Ints) -> Ints:
     """How far the node's cpu per device is from the shape's, on a logarithmic scale."""
     if not tables.balance:
         return np.zeros(len(cpu), np.int64)

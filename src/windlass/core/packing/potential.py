@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import cutting
+from windlass.core.packing import cutting_stock
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -25,7 +25,7 @@ Bools = npt.NDArray[np.bool_]
 
 WHOLE = 1000
 HALF_LIFE = 20_000
-"""Members asked for after which an old one counts half."""
+"""Pods asked for after which an old one counts half."""
 UNIT = 64
 """Table entries per thousandth of a device."""
 FIRST = 16
@@ -39,13 +39,13 @@ says nothing about what to keep in one place."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
-class Shape:
-    """What one member asks of a node, as far as packing minds it."""
+class DemandShape:
+    """What one pod asks of a node, as far as packing minds it."""
 
     cpu: int
     """Thousandths of a core."""
     memory: int = 0
-    """In the unit of the node's memory."""
+    """In the workload of the node's memory."""
     count: int = 0
     """Devices; 0: none."""
     milli: int = 0
@@ -95,24 +95,24 @@ class Demand:
     """How often each shape was asked for; the past fades with `half_life` observations."""
 
     def __init__(
-        self, counts: Mapping[Shape, float] | None = None, half_life: float | None = None
+        self, counts: Mapping[DemandShape, float] | None = None, half_life: float | None = None
     ) -> None:
-        self.counts: dict[Shape, float] = {}
+        self.counts: dict[DemandShape, float] = {}
         self.observed = 0
         self._weight = 1.0
         self._growth = 1.0 if half_life is None else 2.0 ** (1.0 / half_life)
         for shape, count in (counts or {}).items():
             self.counts[shape] = self.counts.get(shape, 0.0) + count
 
-    def observe(self, shape: Shape) -> None:
-        """One more member of this shape was asked for."""
+    def observe(self, shape: DemandShape) -> None:
+        """One more pod of this shape was asked for."""
         self.counts[shape] = self.counts.get(shape, 0.0) + self._weight
         self.observed += 1
         self._weight *= self._growth
         if self._weight > _RENORMALISE:
             self._fade()
 
-    def heaviest(self, most: int) -> list[tuple[Shape, float]]:
+    def heaviest(self, most: int) -> list[tuple[DemandShape, float]]:
         """The most frequent shapes with their counts, in an order that is always the same."""
         ranked = sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
         return ranked[:most]
@@ -183,7 +183,7 @@ class Tables:
 
     weights: Weights
     models: tuple[str, ...]
-    kin: Ints
+    model_class: Ints
     """Model -> class: models that the same shapes accept share tables."""
     cpu_levels: Ints
     """Different cpu requests, ascending: what a node can still take changes only at these."""
@@ -228,8 +228,8 @@ class Evidence:
         self._cpu_ratios: set[float] = set()
         """Different amounts of cpu per device. With one, cpu and devices run out together."""
 
-    def add(self, shape: Shape) -> None:
-        """One more workload requested devices. Its members count once: they say nothing new."""
+    def add(self, shape: DemandShape) -> None:
+        """One more workload requested devices. Its pods count once: they say nothing new."""
         self._workloads += 1
         self._partial |= shape.shared or bool(shape.models)
         if len(self._requests) < ENOUGH_REQUESTS:
@@ -264,19 +264,19 @@ class Learner:
         self._weights = weights
         self.refit(fleet)
 
-    def observe(self, shape: Shape) -> bool:
-        """One more member was asked for. True if `tables` are new ones."""
+    def observe(self, shape: DemandShape) -> bool:
+        """One more pod was asked for. True if `tables` are new ones."""
         self.demand.observe(shape)
         if self.demand.observed < self._next:
             return False
         self.refit(self._fleet)
         return True
 
-    def add_workload(self, shape: Shape) -> None:
-        """One more workload requested devices, whatever the number of its members."""
+    def add_workload(self, shape: DemandShape) -> None:
+        """One more workload requested devices, whatever the number of its pods."""
         self._evidence.add(shape)
 
-    def is_informed(self, shape: Shape) -> bool:
+    def is_informed(self, shape: DemandShape) -> bool:
         """Whether the tables place the shape better than `binpack`: whole devices only where the
         evidence suffices."""
         return shape.milli != WHOLE or self._evidence.suffices(self.tables)
@@ -301,11 +301,11 @@ def build(demand: Demand, fleet: Fleet, weights: Weights | None = None) -> Table
     levels = np.unique(shapes.cpu)
     most = fleet.devices.shape[1]
     device, whole = _fragments(shapes, levels, most, chosen)
-    holes = cutting.hole_values(shapes.milli[shapes.shared], shapes.weight[shapes.shared])
+    holes = cutting_stock.hole_values(shapes.milli[shapes.shared], shapes.weight[shapes.shared])
     return Tables(
         weights=chosen,
         models=fleet.models,
-        kin=shapes.kin,
+        model_class=shapes.model_class,
         cpu_levels=levels,
         device=_rounded(device - chosen.holes * holes),
         whole=_rounded(whole),
@@ -337,7 +337,9 @@ def _rounded(values: Floats) -> Ints:
 class _Shapes:
     """Columns of the demanded shapes, and which class of models accepts which."""
 
-    def __init__(self, counts: Sequence[tuple[Shape, float]], models: tuple[str, ...]) -> None:
+    def __init__(
+        self, counts: Sequence[tuple[DemandShape, float]], models: tuple[str, ...]
+    ) -> None:
         shapes = [shape for shape, _ in counts]
         total = sum(count for _, count in counts)
         self.cpu = np.array([s.cpu for s in shapes], dtype=np.int64)
@@ -353,8 +355,8 @@ class _Shapes:
              for model in models], dtype=bool,
         ).reshape(len(models), len(shapes))  # fmt: skip
         self.by_model = accepted
-        self.accepted, kin = np.unique(accepted, axis=0, return_inverse=True)
-        self.kin = kin.astype(np.int64).reshape(-1)
+        self.accepted, model_class = np.unique(accepted, axis=0, return_inverse=True)
+        self.model_class = model_class.astype(np.int64).reshape(-1)
 
 
 def _fragments(shapes: _Shapes, levels: Ints, most: int, weights: Weights) -> tuple[Floats, Floats]:
@@ -383,18 +385,18 @@ def _stranded(
 ) -> Stranded:
     """Milli-devices left when a node is filled until one resource of it is used up.
 
-    Random shapes of the demand fill it, those that leave less being likelier, until none fits.
-    A resource that nobody asks for is never used up.
+    Random shapes of the demand fill it, those that leave less being likelier, until none fits. A
+    resource without demand is never used up.
     """
     step = max(least_step, -(-int(amounts.max(initial=0)) // _MOST_STEPS))
     idle = fleet.devices.sum(axis=1)
     table = np.zeros((len(shapes.accepted), _steps(amounts, step), _steps(idle, DEVICE_STEP)))
     if not needs.any():
         return Stranded(step, _rounded(table))
-    # Rows are filled from the ones below: who asks for next to nothing still takes one step.
+    # Rows are filled from the ones below: a request for almost nothing still takes one step.
     taken = np.maximum(1, np.rint(needs / step)).astype(np.int64)
     for which, accepted in enumerate(shapes.accepted):
-        mine = shapes.kin[fleet.model] == which
+        mine = shapes.model_class[fleet.model] == which
         rows, columns = _steps(amounts[mine], step), _steps(idle[mine], DEVICE_STEP)
         table[which, :rows, :columns] = _filled(
             taken[accepted],
@@ -459,9 +461,9 @@ def scarcity(shapes: _Shapes, fleet: Fleet) -> Floats:
     everything = float(asked.sum())
     bound = np.zeros(len(fleet.models))
     for which in np.flatnonzero(shapes.bound & (shapes.total > 0)):
-        room = np.where(shapes.by_model[:, which], capacity, 0.0)
-        if room.sum() > 0:
-            bound += asked[which] * room / room.sum()
+        free = np.where(shapes.by_model[:, which], capacity, 0.0)
+        if free.sum() > 0:
+            bound += asked[which] * free / free.sum()
     if everything <= 0:
         return bound
     pressure: Floats = bound * capacity.sum() / everything / np.maximum(capacity, 1.0)

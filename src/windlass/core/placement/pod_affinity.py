@@ -1,135 +1,216 @@
-"""Members that want to be near, away from, or evenly spread over other members, by labels.
+"""Pods with affinity, anti-affinity or spread terms about other pods.
 
-The slow path of `place`: one member at a time, each seeing those placed before it, as Kubernetes
-defines the terms (symmetric anti-affinity and the first-of-its-kind rule included). Units without
-such terms never come here unless somebody who runs keeps them away.
+The slow path of `place`: one pod at a time, each seeing those placed before it, as Kubernetes
+defines the terms (symmetric anti-affinity and the first-of-its-kind rule included). Workloads
+without such terms come here only if a running pod has an anti-affinity term about them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core.crowd import Crowd, Question, matches, question, scoped
-from windlass.core.facts import Affinity, Constraint, Role, Seat, Spread, Toleration, Unit
-
-if TYPE_CHECKING:
-    from windlass.core.cluster import Cluster
-    from windlass.core.place import Failure, Scene, Wish
+from windlass.core.cluster.cluster import Cluster
+from windlass.core.cluster.pod_label_index import PodLabelIndex, Selector, matches, scoped, selector
+from windlass.core.model.pod_sets import PodSetRequest
+from windlass.core.model.types import (
+    Affinity,
+    Constraint,
+    PodAssignment,
+    Role,
+    Spread,
+    Toleration,
+    Workload,
+)
+from windlass.core.placement import candidate_domains, scoring
+from windlass.core.placement.placement_context import PlacementContext, PlacementFailure
 
 Mask = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 _ANY_TAINT = (Toleration(operator="Exists"),)
 
 
-def place(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Seat, ...] | Failure:
-    """One member at a time; tries the domains of the unit's topology one after another."""
-    from windlass.core import place as placing
-    from windlass.core import taste
-
-    first = wishes[0]
-    caps = scene.caps(scene.shape(first.role))
-    liked = taste.of(scene.cluster, first.role)
-    failure = placing.Failure(first.role, first.count, 0, resolved=False)
+def place(
+    context: PlacementContext, workload: Workload, requests: Sequence[PodSetRequest]
+) -> tuple[PodAssignment, ...] | PlacementFailure:
+    """Places one pod at a time; tries the domains of the workload's topology one after another."""
+    first = requests[0]
+    capacities = context.caps(context.shape(first.role))
+    node_scores = scoring.of(context.cluster, first.role)
+    failure = PlacementFailure(first.role, first.count, 0, resolved=False)
     tries = 0
-    for where in placing.candidate_domains(scene.cluster, unit.topology, caps, 1, liked):
-        if (tries := tries + 1) > placing.DOMAIN_TRIES or scene.work.exhausted:
-            break
-        mark, crowd = scene.cluster.mark(), scene.crowd.fork()
-        answer = _place_in(scene, crowd, unit, wishes, where)
-        if not isinstance(answer, placing.Failure):
+    for where in candidate_domains.of(
+        context.cluster, workload.topology, capacities, 1, node_scores
+    ):
+        if (tries := tries + 1) > candidate_domains.DOMAIN_TRIES or context.work.exhausted:
+            return dataclasses.replace(failure, resolved=False, rule="")
+        mark, pod_index = context.cluster.mark(), context.pod_index.fork()
+        answer = _place_in(context, pod_index, workload, requests, where)
+        if not isinstance(answer, PlacementFailure):
             return answer
-        scene.cluster.rollback(mark)
+        context.cluster.rollback(mark)
         failure = answer
     return failure
 
 
-def company(crowd: Crowd, unit: Unit, role: Role) -> tuple[int, ...]:
-    """How many there are of those whom a member wants near, or is spread among: the only terms by
-    which there may be a place for it that was not there before somebody else started."""
-    near = _near(unit, role)
-    spread = (crowd.total(_spread_over(unit, each), with_leaving=False) for each in role.spreads)
-    return (*((crowd.total(question(*near)),) if near else ()), *spread)
+def matching_pods(pod_index: PodLabelIndex, workload: Workload, role: Role) -> tuple[int, ...]:
+    """How many placed pods match the terms by which a pod wants others near, or is spread among
+    them: the only terms by which another start can make a place feasible."""
+    near = _near(workload, role)
+    spread = (
+        pod_index.total(_spread_over(workload, each), with_leaving=False) for each in role.spreads
+    )
+    return (*((pod_index.total(selector(*near)),) if near else ()), *spread)
 
 
-def _near(unit: Unit, role: Role) -> list[Affinity]:
-    return [scoped(term, unit) for term in role.affinities if term.required and not term.anti]
+def _near(workload: Workload, role: Role) -> list[Affinity]:
+    return [scoped(term, workload) for term in role.affinities if term.required and not term.anti]
 
 
-def _spread_over(unit: Unit, spread: Spread) -> Question:
-    return ((spread.match, frozenset((unit.namespace,))),)
+def _spread_over(workload: Workload, spread: Spread) -> Selector:
+    return ((spread.match, frozenset((workload.namespace,))),)
 
 
 def _place_in(
-    scene: Scene, crowd: Crowd, unit: Unit, wishes: Sequence[Wish], where: Ints | None
-) -> tuple[Seat, ...] | Failure:
-    from windlass.core import place as placing
-
-    cluster = scene.cluster
-    seats: list[Seat] = []
-    for wish in wishes:
-        shape = scene.shape(wish.role)
-        for number in range(wish.count):
-            caps, allowed, score = fitting(scene, crowd, unit, wish.role)
+    context: PlacementContext,
+    pod_index: PodLabelIndex,
+    workload: Workload,
+    requests: Sequence[PodSetRequest],
+    where: Ints | None,
+) -> tuple[PodAssignment, ...] | PlacementFailure:
+    cluster = context.cluster
+    pods: list[PodAssignment] = []
+    for request in requests:
+        shape = context.shape(request.role)
+        for number in range(request.count):
+            capacities, allowed, score = fitting(context, pod_index, workload, request.role)
             if where is not None:
                 allowed &= np.isin(np.arange(len(cluster)), where)
             nodes = np.flatnonzero(allowed)
             if not len(nodes):
-                return placing.Failure(wish.role, wish.count, number, resolved=False)
-            room = -caps[nodes] if unit.pack == "spread" else caps[nodes]
+                return _no_node(context, pod_index, workload, request, number, where)
+            capacity = -capacities[nodes] if workload.pack == "spread" else capacities[nodes]
             price = cluster.price[nodes]
-            node = int(nodes[np.lexsort((nodes, price, room, -score[nodes]))[0]])
+            node = int(nodes[np.lexsort((nodes, price, capacity, -score[nodes]))[0]])
             grants = cluster.take(shape, node, 1)
             if grants is None:
-                return placing.Failure(wish.role, wish.count, number, resolved=False)
+                return PlacementFailure(request.role, request.count, number, resolved=False)
             name = cluster.nodes[node].name
-            seats.append(Seat(wish.role.name, wish.first + number, name, grants[0]))
-            crowd.move_one(unit, wish.role, name, 1)
-    return tuple(seats)
+            pods.append(PodAssignment(request.role.name, request.first + number, name, grants[0]))
+            pod_index.move_one(workload, request.role, name, 1)
+    return tuple(pods)
 
 
-def fitting(scene: Scene, crowd: Crowd, unit: Unit, role: Role) -> tuple[Ints, Mask, Ints]:
-    """For every node how many more members of a role it has room for, whether one may be there by
+def _no_node(
+    context: PlacementContext,
+    pod_index: PodLabelIndex,
+    workload: Workload,
+    request: PodSetRequest,
+    number: int,
+    where: Ints | None,
+) -> PlacementFailure:
+    """No node takes the next pod, after so many: for want of capacity, or because of the terms."""
+    shape = context.shape(request.role)
+    free = context.caps(shape) > 0
+    if where is not None:
+        free &= np.isin(np.arange(len(free)), where)
+    failure = PlacementFailure(request.role, request.count, number, resolved=False)
+    if not free.any():
+        # As for pods without terms: before the first pod, no capacity is the whole answer.
+        certain = not number and where is None and shape.is_counted_exactly
+        rule = f"its rules about other pods leave capacity for {number} of them" if number else ""
+        return dataclasses.replace(failure, resolved=certain, rule=rule)
+    told = _excluding(context.cluster, pod_index, workload, request.role, free)
+    placed = f"with {number} of its pods placed, " if number else ""
+    return dataclasses.replace(failure, rule=f"{placed}{told}")
+
+
+def _excluding(
+    cluster: Cluster, pod_index: PodLabelIndex, workload: Workload, role: Role, free: Mask
+) -> str:
+    """Which terms exclude how many of the nodes that have the capacity, and that those named before
+    do not exclude."""
+    found: list[tuple[str, Mask]] = []
+    near = _near(workload, role)
+    if near:
+        name = f"its required pod affinity ({_keys(near)})"
+        found.append((name, _near_all(cluster, pod_index, near, workload, role)))
+    for term in (scoped(each, workload) for each in role.affinities):
+        if term.required and term.anti:
+            allowed = _here(cluster, term.key, pod_index.matching(selector(term))) == 0
+            found.append((f"its required pod anti-affinity ({term.key})", allowed))
+    for key, where in pod_index.repelling_terms(workload, role):
+        allowed = _here(cluster, key, dict.fromkeys(where, 1)) == 0
+        found.append((f"the required anti-affinity of running pods ({key})", allowed))
+    spreads = [each for each in role.spreads if each.required]
+    if spreads:
+        allowed = np.ones(len(cluster), np.bool_)
+        _judge_spreads(cluster, pod_index, workload, role, allowed, np.zeros(len(free), np.int64))
+        found.append((f"its topology spread constraints ({_keys(spreads)})", allowed))
+    total, parts = int(free.sum()), []
+    for name, allowed in found:
+        count = int((free & ~allowed).sum())
+        if count:
+            parts.append(f"{name} excludes {'it' if total == 1 else f'{count} of them'}")
+        free = free & allowed  # terms of two pods about each other are told once
+    have = "1 node has" if total == 1 else f"{total} nodes have"
+    return f"{have} the capacity, but {' and '.join(parts)}"
+
+
+def _keys(terms: Sequence[Affinity] | Sequence[Spread]) -> str:
+    return ", ".join(dict.fromkeys(term.key for term in terms))
+
+
+def fitting(
+    context: PlacementContext, pod_index: PodLabelIndex, workload: Workload, role: Role
+) -> tuple[Ints, Mask, Ints]:
+    """For every node how many more pods of a role it has capacity for, whether one may be there by
     all that is asked, and how much it is preferred."""
-    caps = scene.caps(scene.shape(role))
-    allowed, score = _judge(scene.cluster, crowd, unit, role)
-    allowed &= caps > 0
-    return caps, allowed, score
+    capacities = context.caps(context.shape(role))
+    allowed, score = _judge(context.cluster, pod_index, workload, role)
+    allowed &= capacities > 0
+    return capacities, allowed, score
 
 
-def _judge(cluster: Cluster, crowd: Crowd, unit: Unit, role: Role) -> tuple[Mask, Ints]:
-    """Nodes where the terms allow one more member, and how much each is preferred."""
+def _judge(
+    cluster: Cluster, pod_index: PodLabelIndex, workload: Workload, role: Role
+) -> tuple[Mask, Ints]:
+    """Nodes where the terms allow one more pod, and how much each is preferred."""
     allowed = np.ones(len(cluster), np.bool_)
     score = np.zeros(len(cluster), np.int64)
     if role.prefers:
-        score += cluster.points(role.prefers)
-    near = _near(unit, role)
+        score += cluster.preference_scores(role.prefers)
+    near = _near(workload, role)
     if near:
-        allowed &= _near_all(cluster, crowd, near, unit, role)
-    for term in (scoped(term, unit) for term in role.affinities):
+        allowed &= _near_all(cluster, pod_index, near, workload, role)
+    for term in (scoped(term, workload) for term in role.affinities):
         if term.required and not term.anti:
             continue
-        here = _here(cluster, term.key, crowd.matching(question(term)))
+        here = _here(cluster, term.key, pod_index.matching(selector(term)))
         if term.required:
             allowed &= here == 0
         else:
             score += np.where(here > 0, -term.weight if term.anti else term.weight, 0)
-    for key, nodes in crowd.keeping_away(unit, role):
+    for key, nodes in pod_index.repelling_terms(workload, role):
         allowed &= _here(cluster, key, dict.fromkeys(nodes, 1)) == 0
     if role.spreads:
-        _judge_spreads(cluster, crowd, unit, role, allowed, score)
+        _judge_spreads(cluster, pod_index, workload, role, allowed, score)
     return allowed, score
 
 
 def _near_all(
-    cluster: Cluster, crowd: Crowd, terms: Sequence[Affinity], unit: Unit, role: Role
+    cluster: Cluster,
+    pod_index: PodLabelIndex,
+    terms: Sequence[Affinity],
+    workload: Workload,
+    role: Role,
 ) -> Mask:
-    """Nodes that have, in the domain of every term, a member that all of the terms are about. If
-    there is none anywhere, a member that matches its own terms may be the first."""
-    there = crowd.matching(question(*terms))
+    """Nodes that have, in the domain of every term, a pod that all of the terms are about. If
+    there is none anywhere, a pod that matches its own terms may be the first."""
+    there = pod_index.matching(selector(*terms))
     known = np.ones(len(cluster), np.bool_)
     allowed = np.ones(len(cluster), np.bool_)
     found = False
@@ -139,14 +220,19 @@ def _near_all(
         allowed &= here > 0
         found |= bool(here.any())
     if found or not all(
-        unit.namespace in term.namespaces and matches(term, role.labels) for term in terms
+        workload.namespace in term.namespaces and matches(term, role.labels) for term in terms
     ):
         return allowed
     return known
 
 
 def _judge_spreads(
-    cluster: Cluster, crowd: Crowd, unit: Unit, role: Role, allowed: Mask, score: Ints
+    cluster: Cluster,
+    pod_index: PodLabelIndex,
+    workload: Workload,
+    role: Role,
+    allowed: Mask,
+    score: Ints,
 ) -> None:
     """Only nodes that have the keys of all constraints of one strength are counted."""
     counted = {True: np.ones(len(cluster), np.bool_), False: np.ones(len(cluster), np.bool_)}
@@ -155,9 +241,9 @@ def _judge_spreads(
     for spread in role.spreads:
         ids = cluster.domain(spread.key)
         eligible = counted[spread.required] & _eligible(cluster, role, spread)
-        asked = _spread_over(unit, spread)
-        # As Kubernetes has it: a selector without any condition counts nobody.
-        there = crowd.matching(asked, with_leaving=False) if spread.match else {}
+        asked = _spread_over(workload, spread)
+        # As in Kubernetes, a selector without any condition matches no pod.
+        there = pod_index.matching(asked, with_leaving=False) if spread.match else {}
         sums = _by_domain(cluster, ids, there, eligible)
         present = np.unique(ids[eligible])
         fewest = int(sums[present].min()) if len(present) else 0
@@ -172,7 +258,7 @@ def _judge_spreads(
 
 
 def _eligible(cluster: Cluster, role: Role, spread: Spread) -> Mask:
-    """Nodes that the constraint counts, by what it says about selectors and taints."""
+    """Nodes that the constraint counts, by its policies for selectors and taints."""
     own = role.constraint
     tolerations = own.tolerations if spread.by_taints else _ANY_TAINT
     if spread.by_affinity:

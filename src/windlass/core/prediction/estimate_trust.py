@@ -1,10 +1,10 @@
-"""How far estimates of a user are believed: what such workloads really took against what was said.
+"""How far runtime estimates of a user are trusted: actual runtimes against estimates.
 
-Estimates that are too short let a workload in before others and break the starts that these were
-given. So the ratio of actual to said runtime is learned per user and size of workload, from those
-that ended. What the user says next is multiplied by a high quantile of the latest ratios. A few
-observations are needed, older ones are forgotten, the factor is bounded, and estimates that are
-right or too long are taken as they are.
+Estimates that are too short let a workload start before others and break the reserved starts of
+these. So the ratio of actual to estimated runtime is learned per user and size of workload, from
+workloads that ended. The user's next estimate is multiplied by a high quantile of the latest
+ratios. A few observations are needed, older ones are forgotten, the factor is bounded, and
+estimates that are right or too long are taken as they are.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 ENOUGH = 3
 """Workloads that must have ended before an estimate is doubted."""
 RECENT = 12
-"""Ended workloads that are remembered per user and size: a user is believed again after as many
-good estimates."""
+"""Ended workloads that are remembered per user and size: a user is trusted again after as many good
+estimates."""
 QUANTILE = 0.75
-"""This part of the latest workloads took no longer than said, once the factor is applied."""
+"""This part of the latest workloads took no longer than estimated, once the factor is applied."""
 TOLERANCE = 1.1
 """Ratios up to this count as right."""
 MOST = 100.0
 """No estimate is multiplied by more."""
 USERS = 10_000
-"""Users that are remembered; those of whom nothing ended for longest are forgotten first."""
+"""Users that are remembered; those without an ended workload for longest are forgotten first."""
 
 _ANY = 0
 """Stands for all sizes of a user: what counts where too few of one size ended."""
@@ -38,16 +38,16 @@ class Trust:
         self._ratios: dict[str, dict[int, deque[float]]] = {}
         """User -> size -> latest ratios."""
         self._factors: dict[str, dict[int, float]] = {}
-        """Only of users whose estimates are doubted."""
+        """Only for users whose estimates are doubted."""
 
-    def observe(self, user: str, size: int, said: float, ran: float) -> None:
+    def observe(self, user: str, size: int, estimate: float, ran: float) -> None:
         """A workload ended by itself."""
-        if said <= 0:
+        if estimate <= 0:
             return
         ratios = self._ratios.pop(user, None) or {}
         self._ratios[user] = ratios  # to the end: forgotten last
         for key in (size, _ANY):
-            ratios.setdefault(key, deque(maxlen=RECENT)).append(ran / said)
+            ratios.setdefault(key, deque(maxlen=RECENT)).append(ran / estimate)
         self._learn(user)
         if len(self._ratios) > USERS:
             oldest = next(iter(self._ratios))
@@ -55,7 +55,7 @@ class Trust:
             self._factors.pop(oldest, None)
 
     def factor(self, user: str, size: int) -> float:
-        """What an estimate is multiplied by: 1 where it is believed."""
+        """What an estimate is multiplied by: 1 where it is trusted."""
         known = self._factors.get(user)
         return 1.0 if known is None else known.get(size, known[_ANY])
 

@@ -1,8 +1,8 @@
-"""Chances of ending, by age: the arithmetic under `core.predict`.
+"""Chances of ending, by age: the arithmetic under `core.prediction.predictor`.
 
-Ages are cut into bins that grow by a constant factor. A hazard is the chance that a unit which
-reached a bin ends inside it. Everything works on many units at once: the last axis is the bin,
-the axes before it are the units. Nothing here knows who a unit is.
+Ages are cut into bins that grow by a constant factor. A hazard is the chance that a workload which
+reached a bin ends inside it. Everything works on many workloads at once: the last axis is the bin,
+the axes before it are the workloads. Nothing here knows which workloads they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIRST = 30.0
 GROWTH = 1.12
 """How much longer each bin's end is than the one before it."""
 LONGEST = 4e7
-"""Seconds after which nothing more is told apart: 15 months."""
+"""Seconds beyond which ages are not distinguished: 15 months."""
 PRIOR_SCALE = 60.0
 """Seconds around which the prior has its median."""
 
@@ -32,8 +32,8 @@ BINS = len(_ENDS)
 _END_LIST = _ENDS.tolist()
 
 PRIOR: Floats = 1.0 - (_STARTS + PRIOR_SCALE) / (_ENDS + PRIOR_SCALE)
-"""What is believed of a platform that has seen nothing: a Pareto tail of exponent 1, so that a
-unit which has run for a day is expected to run for about another day."""
+"""The prior of a platform without history: a Pareto tail of exponent 1, so that a workload which
+has run for a day is expected to run for about another day."""
 
 
 def bins_of(seconds: Floats) -> Ints:
@@ -46,20 +46,21 @@ def bin_of(seconds: float) -> int:
 
 
 def blend(parent: Floats, deaths: Counts, at_risk: Counts, weight: float) -> Floats:
-    """What was seen, pulled to the parent's hazards as if `weight` more had behaved like it."""
+    """The observed hazards, pulled to the parent's as if `weight` more workloads had followed the
+    parent."""
     return (weight * parent + deaths) / (weight + at_risk)
 
 
-def outlived(came: Ints) -> Ints:
+def outlived(entered: Ints) -> Ints:
     """How many came further than each bin, if so many came as far as each."""
-    return np.concatenate([np.cumsum(came[:0:-1])[::-1], [0]])
+    return np.concatenate([np.cumsum(entered[:0:-1])[::-1], [0]])
 
 
 def seconds_per_end(hazards: Floats, ages: Ints) -> Floats:
-    """For each row, the least seconds to invest per unit that ends, if it is `ages` bins old.
+    """For each row, the least seconds to invest per workload that ends, if it is `ages` bins old.
 
     This is the inverse of the Gittins index: over all lengths of the next stint, the least of
-    expected seconds spent in it / chance that the unit ends in it.
+    expected seconds spent in it / chance that the workload ends in it.
     """
     behind = np.arange(BINS) < ages[:, None]
     alive = 1.0 - np.clip(hazards, 1e-9, 1.0 - 1e-9)
@@ -78,7 +79,7 @@ def seconds_per_end(hazards: Floats, ages: Ints) -> Floats:
 
 
 def quantile(hazards: Floats, age: float, share: float) -> float:
-    """Seconds from the start after which such a share of units of this age has ended; infinite
+    """Seconds from the start after which such a share of workloads of this age has ended; infinite
     when too many outlive the last bin."""
     first = bin_of(age)
     alive = np.cumprod(1.0 - hazards[first:])

@@ -1,36 +1,37 @@
-"""What a waiting unit asks for, told once: in members, shapes and quota.
+"""Derived data of a waiting workload: pods, shapes and quota.
 
-The same units stand in line decision after decision. What follows from a unit and the devices of
-the cluster alone is found when it is first looked at and kept as long as both are there.
+The same workloads are considered decision after decision. What follows from a workload and the
+devices of the cluster alone is computed once and kept as long as both are there.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from windlass.core import amounts, place
-from windlass.core.cluster import Cluster
-from windlass.core.facts import Unit
-from windlass.core.place import Wish
-from windlass.core.queues import Sums
-from windlass.core.shapes import OWN, Shape
+from windlass.core.cluster.cluster import Cluster
+from windlass.core.model import pod_sets
+from windlass.core.model.equivalence import UNIQUE, Shape
+from windlass.core.model.pod_sets import PodSetRequest
+from windlass.core.model.types import Workload
+from windlass.core.quota import usage
+from windlass.core.quota.quota_tree import Sums
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    unit: Unit
+class WorkloadInfo:
+    workload: Workload
     key: str
     rank: tuple[str, int]
-    """Its queue and priority, as it says itself."""
+    """Its queue and its own priority."""
     preempts: bool
-    kind: int
+    equivalence_class: int
     """As `Shapes.kind_of` numbers them."""
-    wishes: list[Wish]
+    requests: list[PodSetRequest]
     """Its least."""
     shapes: tuple[Shape, ...]
-    """One per wish."""
+    """One per request."""
     first: int
-    """The number of its first shape, and of that so many; -1: it asks for nobody."""
+    """The number of its first shape and the count of that; -1: it has no pods."""
     count: int
     need: Sums
     """What its least counts for in quotas."""
@@ -42,32 +43,39 @@ class Asked:
     resource_class: str
     """What it competes for."""
     terms: bool
-    """Whether its members must be placed one by one, looking at who is where."""
+    """Whether its pods must be placed one by one, because of terms about other pods."""
     countable: bool
-    """Whether sums tell what it finds, and what they tell of it holds for all of its kind."""
+    """Whether sums over nodes determine whether it fits, with the same result for its whole
+    equivalence class."""
 
 
-def tell(cluster: Cluster, unit: Unit) -> Asked:
-    wishes = place.least_of(unit)
-    shapes = tuple(cluster.shape_of(wish.role) for wish in wishes)
-    topology, kind = unit.topology, cluster.shapes.kind_of(unit, cluster.resources)
+def describe(cluster: Cluster, workload: Workload) -> WorkloadInfo:
+    requests = pod_sets.minimum(workload)
+    shapes = tuple(cluster.shape_of(request.role) for request in requests)
+    topology, equivalence_class = (
+        workload.topology,
+        cluster.shapes.equivalence_class(workload, cluster.resources),
+    )
     exact = all(shape.is_counted_exactly for shape in shapes)
-    terms = any(wish.role.affinities or wish.role.spreads for wish in wishes)
-    return Asked(
-        unit,
-        unit.key,
-        (unit.queue, unit.priority),
-        unit.preempts,
-        kind,
-        wishes,
+    terms = any(request.role.affinities or request.role.spreads for request in requests)
+    return WorkloadInfo(
+        workload,
+        workload.key,
+        (workload.queue, workload.priority),
+        workload.preempts,
+        equivalence_class,
+        requests,
         shapes,
         shapes[0].id if shapes else -1,
-        wishes[0].count if wishes else 0,
-        amounts.of_wishes(cluster, wishes),
-        sum(wish.count for wish in wishes),
+        requests[0].count if requests else 0,
+        usage.of_requests(cluster, requests),
+        sum(request.count for request in requests),
         topology.level if topology is not None and topology.required else "",
         exact,
-        cluster.shapes.class_of(unit, cluster.resources),
+        cluster.shapes.resource_class_of(workload, cluster.resources),
         terms,
-        bool(wishes) and kind != OWN and not terms and (exact or len(wishes) > 1),
+        bool(requests)
+        and equivalence_class != UNIQUE
+        and not terms
+        and (exact or len(requests) > 1),
     )

@@ -1,7 +1,8 @@
-"""Quotas of namespaces: what all units of a namespace may hold together, whatever their queue.
+"""Quotas of namespaces: what all workloads of a namespace may hold together, whatever their queue.
 
-The cluster itself refuses pods beyond them, so they are limits here: a unit that would exceed one
-waits, is told which, and nobody is stopped for it. Only namespaces that have a quota are counted.
+The cluster itself refuses pods beyond them, so they are limits here: a workload that would exceed
+one waits, its reason names the quota, and no workload is preempted for it. Only namespaces that
+have a quota are counted.
 """
 
 from __future__ import annotations
@@ -9,40 +10,40 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from windlass.core import queues
-from windlass.core.facts import Quota
-from windlass.core.queues import Shortage, Sums
+from windlass.core.model.types import Quota
+from windlass.core.quota import quota_tree
+from windlass.core.quota.quota_tree import Shortage, Sums
 
 if TYPE_CHECKING:
-    from windlass.core.facts import Running
+    from windlass.core.model.types import Running
 
 RULE = "namespace"
 
 
-class Spaces:
+class NamespaceQuotas:
     def __init__(
         self,
         quotas: Iterable[Quota] = (),
         running: Iterable[tuple[Running, Mapping[str, int]]] = (),
     ) -> None:
-        """`running`: who holds room, and what that counts for."""
+        """`running`: workloads that hold capacity, and their usage."""
         self.quotas = {(quota.namespace, quota.name): quota for quota in quotas}
         self.used: dict[str, Sums] = {namespace: {} for namespace, _ in self.quotas}
         if self.used:
-            for each, held in running:
-                self.add(each.unit.namespace, held, len(each.seats))
+            for each, amounts in running:
+                self.add(each.workload.namespace, amounts, len(each.pods))
 
-    def fork(self) -> Spaces:
-        twin = Spaces()
-        twin.quotas = self.quotas
-        twin.used = {namespace: dict(sums) for namespace, sums in self.used.items()}
-        return twin
+    def fork(self) -> NamespaceQuotas:
+        fork = NamespaceQuotas()
+        fork.quotas = self.quotas
+        fork.used = {namespace: dict(sums) for namespace, sums in self.used.items()}
+        return fork
 
     def add(self, namespace: str, amounts: Mapping[str, int], members: int, sign: int = 1) -> None:
         used = self.used.get(namespace)
         if used is not None:
-            queues.add(used, amounts, sign)
-            queues.add(used, {"pods": members}, sign)
+            quota_tree.add(used, amounts, sign)
+            quota_tree.add(used, {"pods": members}, sign)
 
     def shortage(self, namespace: str, need: Mapping[str, int], members: int) -> Shortage | None:
         """The first quota that forbids the namespace to hold so much more; None if none does."""
@@ -54,8 +55,8 @@ class Spaces:
             for resource, hard in (
                 sorted(quota.hard.items()) if quota.namespace == namespace else ()
             ):
-                more, held = asked.get(resource, 0), used.get(resource, 0)
-                if more and held + more > hard:
-                    left = max(0, hard - held)
+                more, in_use = asked.get(resource, 0), used.get(resource, 0)
+                if more and in_use + more > hard:
+                    left = max(0, hard - in_use)
                     return Shortage(RULE, f"{namespace}/{quota.name}", resource, more, left, hard)
         return None

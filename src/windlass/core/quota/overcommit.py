@@ -1,9 +1,9 @@
-"""Guarantees that add up to more than there is, because nodes were lost: who keeps what.
+"""Guarantees that add up to more than there is, because nodes were lost: which queues keep theirs.
 
-A guarantee that is cut to a fraction helps nobody: with five of eight devices no workload of eight
+A guarantee that is cut to a fraction is useless: with five of eight devices no workload of eight
 runs. So guarantees are granted in full, one queue after another, until capacity is used up; the
 last one gets the whole devices that are left. The queue that was served least comes first, by its
-use of late against its guarantee (`Account.usage`, which halves in a day). A queue that holds its
+recent use against its guarantee (`Account.usage`, which halves in a day). A queue that uses its
 guarantee keeps it until it was served for an hour of the guarantee more than one that does not: a
 queue that loses its turn loses workloads by it. Siblings share what their parent was granted in the
 same way.
@@ -12,13 +12,9 @@ same way.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from windlass.core.facts import SHARE_UNIT, WHOLE
-
-if TYPE_CHECKING:
-    from windlass.core.cycle import Cycle
-    from windlass.core.queues import Tree
+from windlass.core.model.types import SHARE_UNIT, WHOLE, Queue
 
 Sums = dict[str, int]
 TURN = 3600.0
@@ -26,7 +22,23 @@ TURN = 3600.0
 _SOONEST = 60.0
 
 
-def granted(tree: Tree, served: Mapping[str, float]) -> dict[str, Sums]:
+class Guarantees(Protocol):
+    """The part of a quota tree with guarantees and usage."""
+
+    queues: dict[str, Queue]
+    capacity: Sums
+    children: dict[str, list[str]]
+    nominal: dict[str, Sums]
+    used: dict[str, Sums]
+    served: Mapping[str, float]
+    is_overcommitted: bool
+
+    def dominant_part(self, amounts: Mapping[str, int], /) -> int: ...
+
+    def used_share(self, name: str, /) -> float: ...
+
+
+def granted(tree: Guarantees, served: Mapping[str, float]) -> dict[str, Sums]:
     """What of its promised guarantee each queue is granted. `served`: use of late, in seconds of
     dominant share."""
     found: dict[str, Sums] = {name: {} for name in tree.queues}  # also of queues in no tree
@@ -34,7 +46,7 @@ def granted(tree: Tree, served: Mapping[str, float]) -> dict[str, Sums]:
     def divide(names: Iterable[str], there: Mapping[str, int]) -> None:
         left = dict(there)
         for name in sorted(names, key=lambda each: _place(tree, served, each)):
-            promised = tree.promised[name]
+            promised = tree.nominal[name]
             found[name] = {r: _part(amount, left.get(r, 0)) for r, amount in promised.items()}
             for resource, amount in found[name].items():
                 left[resource] = left.get(resource, 0) - amount
@@ -44,30 +56,30 @@ def granted(tree: Tree, served: Mapping[str, float]) -> dict[str, Sums]:
     return found
 
 
-def _place(tree: Tree, served: Mapping[str, float], name: str) -> tuple[float, int, str]:
+def _place(tree: Guarantees, served: Mapping[str, float], name: str) -> tuple[float, int, str]:
     """Smaller is first."""
     turns = _turns(tree, served, name) - _holds(tree, name)
     return turns, -tree.queues[name].weight, name
 
 
-def _turns(tree: Tree, served: Mapping[str, float], name: str) -> float:
+def _turns(tree: Guarantees, served: Mapping[str, float], name: str) -> float:
     length = _length(tree, name)
     return served.get(name, 0.0) / length if length else 0.0
 
 
-def _length(tree: Tree, name: str) -> float:
-    return TURN * _share(tree, tree.promised[name])
+def _length(tree: Guarantees, name: str) -> float:
+    return TURN * _share(tree, tree.nominal[name])
 
 
-def _holds(tree: Tree, name: str) -> bool:
+def _holds(tree: Guarantees, name: str) -> bool:
     """Whether the queue uses most of what it is promised, in the resource in which it is promised
     the largest part of the cluster."""
-    promised = tree.promised[name]
+    promised = tree.nominal[name]
     used = {resource: tree.used[name].get(resource, 0) for resource in promised}
     return 2 * _share(tree, used) > _share(tree, promised)
 
 
-def _share(tree: Tree, amounts: Mapping[str, int]) -> float:
+def _share(tree: Guarantees, amounts: Mapping[str, int]) -> float:
     return tree.dominant_part(amounts) / SHARE_UNIT
 
 
@@ -78,14 +90,14 @@ def _part(amount: int, left: int) -> int:
     return max(0, left) // WHOLE * WHOLE if amount % WHOLE == 0 else max(0, left)
 
 
-def next_turn(cycle: Cycle) -> Iterator[float]:
-    """When another queue may have its turn, while somebody waits."""
-    tree, at, served = cycle.snapshot.tree, cycle.snapshot.accounted_at, cycle.snapshot.tree.served
-    if at is None or not tree.is_overcommitted or not cycle.snapshot.waiting:
+def next_turn(tree: Guarantees, at: float | None) -> Iterator[float]:
+    """When another queue may have its turn, for use that was counted until `at`."""
+    if at is None or not tree.is_overcommitted:
         return
-    names = [name for name, promised in tree.promised.items() if any(promised.values())]
+    served = tree.served
+    names = [name for name, promised in tree.nominal.items() if any(promised.values())]
     waiting = [_turns(tree, served, name) for name in names if not _holds(tree, name)]
     for name in names:
         if waiting and _holds(tree, name):
             left = 1.0 + min(waiting) - _turns(tree, served, name)
-            yield at + max(_SOONEST, left * _length(tree, name) / tree.held_share(name))
+            yield at + max(_SOONEST, left * _length(tree, name) / tree.used_share(name))

@@ -1,11 +1,11 @@
-"""The sharing tree: who may use how much, who borrows, what must be kept back, whose turn it is.
+"""The quota tree: guarantees, limits, borrowing, lending and the order of queues.
 
 Amounts are small dictionaries and the tree is shallow, so this is plain Python: at this size it is
 faster than arrays. `used` of a queue includes the queues below it.
 
 A queue's *guarantee* comes back to it on demand. What others do not use may be borrowed up to the
 *limit*, except what they do not *lend*. Guarantees that add up to more than there is are granted to
-some queues after others (`core.overcommit`).
+some queues after others (`core.quota.overcommit`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from windlass.core import overcommit
-from windlass.core.facts import SHARE_UNIT, Amounts, Queue
+from windlass.core.model.types import SHARE_UNIT, Amounts, Queue
+from windlass.core.quota import overcommit
 from windlass.kinds.reasons import Reason
 
 Sums = dict[str, int]
@@ -38,19 +38,19 @@ class Shortage:
         return self.need - self.left
 
 
-class Tree:
+class QuotaTree:
     def __init__(self, queues: Iterable[Queue], capacity: Amounts) -> None:
         self.queues = {queue.name: queue for queue in queues}
         self.capacity = {resource: int(amount) for resource, amount in capacity.items()}
         self.broken = _broken(self.queues)
         """Queue -> why it cannot be used: a cycle, a parent that does not exist."""
         self._paths = {name: self._path_of(name) for name in self.queues}
-        self.held = {name: held for name in self.queues if (held := self._held(name))}
+        self.paused = {name: reason for name in self.queues if (reason := self._paused(name))}
         """Queue -> why nothing starts in it: its own reason, or one of a queue above it."""
         self.children: dict[str, list[str]] = {}
         for name in sorted(self.queues):
             self.children.setdefault(self.queues[name].parent, []).append(name)
-        self.promised = {name: self._promise(name) for name in self.queues}
+        self.nominal = {name: self._nominal(name) for name in self.queues}
         """What each branch is guaranteed as written: its own, or its children's if that is more."""
         self.is_overcommitted = self._is_overcommitted()
         self.served: Mapping[str, float] = {}
@@ -59,84 +59,89 @@ class Tree:
         """What is in here is never changed, only replaced, so that forks share it."""
         self.guarantee = self._granted()
         self.guaranteed = frozenset(r for sums in self.guarantee.values() for r in sums)
-        """Resources that are guaranteed to anybody; only these can be borrowed."""
+        """Resources with a guarantee in any queue; only these can be borrowed."""
         limited = (r for queue in self.queues.values() for r in queue.limit)
-        self.ruled = tuple(sorted(self.guaranteed.union(limited)))
+        self.limited_resources = tuple(sorted(self.guaranteed.union(limited)))
         """Resources that any rule is about."""
-        self.withholding = self._who_withholds()
+        self.withholding = self._find_withholding()
         """Resource -> queues that do not lend all of it, and those above them."""
         self.shares_are_owed = False
-        """Whether entitlements count as guarantees for this decision (`core.fairshare`)."""
+        """Whether entitlements count as guarantees for this decision
+        (`core.fairness.fair_share`)."""
         self._shares: dict[str, int] = {}
-        self._on_models: dict[str, tuple[str, ...]] = {}
+        self._limited_models: dict[str, tuple[str, ...]] = {}
         self._bound: dict[str, bool] = {}
         self._past: dict[str, int] = {}
         """Queue -> share that its past use adds to what it holds now; below 0: it is owed some."""
-        self._moves = dict.fromkeys(self.queues, 0)
+        self._changes = dict.fromkeys(self.queues, 0)
         """Queue -> how often what it holds changed."""
         self.generation = 0
         """How often what any queue holds changed."""
-        self.firm: dict[str, Sums] = {name: {} for name in self.queues}
-        """The same of what units that cannot be preempted hold."""
+        self.non_preemptible: dict[str, Sums] = {name: {} for name in self.queues}
+        """The same of what workloads that cannot be preempted hold."""
         self._committed: tuple[dict[str, Sums], Sums] | None = None
         """Loads and commitments, once asked for; what is in here is replaced, never changed."""
         self.total: Sums = {}
 
-    def fork(self) -> Tree:
-        twin = object.__new__(Tree)
-        twin.__dict__.update(self.__dict__)
-        twin.used, twin.firm, twin.total = dict(self.used), dict(self.firm), dict(self.total)
-        twin._shares, twin._moves = dict(self._shares), dict(self._moves)
-        return twin
+    def fork(self) -> QuotaTree:
+        fork = object.__new__(QuotaTree)
+        fork.__dict__.update(self.__dict__)
+        fork.used, fork.non_preemptible, fork.total = (
+            dict(self.used),
+            dict(self.non_preemptible),
+            dict(self.total),
+        )
+        fork._shares, fork._changes = dict(self._shares), dict(self._changes)
+        return fork
 
-    def with_guarantees(self, guarantees: Mapping[str, Sums]) -> Tree:
+    def with_guarantees(self, guarantees: Mapping[str, Sums]) -> QuotaTree:
         """A fork in which queues have other guarantees."""
-        twin = self.fork()
-        twin.guarantee = {name: guarantees.get(name, own) for name, own in self.guarantee.items()}
-        twin.guaranteed = frozenset(r for sums in twin.guarantee.values() for r in sums)
-        twin.ruled = tuple(sorted({*self.ruled, *twin.guaranteed}))
-        twin._bound, twin._on_models, twin._committed = {}, {}, None
-        twin.shares_are_owed = True
-        return twin
+        fork = self.fork()
+        fork.guarantee = {name: guarantees.get(name, own) for name, own in self.guarantee.items()}
+        fork.guaranteed = frozenset(r for sums in fork.guarantee.values() for r in sums)
+        fork.limited_resources = tuple(sorted({*self.limited_resources, *fork.guaranteed}))
+        fork._bound, fork._limited_models, fork._committed = {}, {}, None
+        fork.shares_are_owed = True
+        return fork
 
-    def resized(self, capacity: Amounts) -> Tree:
+    def resized(self, capacity: Amounts) -> QuotaTree:
         """The same queues, with what they hold, in a cluster of another size."""
         if capacity == self.capacity:
             return self
-        twin = Tree(self.queues.values(), capacity)
-        twin.used, twin.firm, twin.total = self.used, self.firm, self.total
-        twin._past = self._past
-        twin.put_served(self.served)
-        return twin
+        fork = QuotaTree(self.queues.values(), capacity)
+        fork.used, fork.non_preemptible, fork.total = self.used, self.non_preemptible, self.total
+        fork._past = self._past
+        fork.put_served(self.served)
+        return fork
 
-    def empty(self) -> Tree:
-        """A fork in which nobody holds anything."""
-        twin = object.__new__(Tree)
-        twin.__dict__.update(self.__dict__)
-        twin.used = {name: {} for name in self.queues}
-        twin.firm, twin._committed = {name: {} for name in self.queues}, None
-        twin.total, twin._shares, twin._moves = {}, {}, dict(self._moves)
-        return twin
+    def empty(self) -> QuotaTree:
+        """A fork without any usage."""
+        fork = object.__new__(QuotaTree)
+        fork.__dict__.update(self.__dict__)
+        fork.used = {name: {} for name in self.queues}
+        fork.non_preemptible, fork._committed = {name: {} for name in self.queues}, None
+        fork.total, fork._shares, fork._changes = {}, {}, dict(self._changes)
+        return fork
 
-    def less(self, one: Tree, other: Tree) -> Tree:
+    def minus(self, one: QuotaTree, other: QuotaTree) -> QuotaTree:
         """A fork in which every queue holds less, by the less of what it holds in two others."""
-        twin = self.fork()
-        twin._shares, twin._committed = {}, None
+        fork = self.fork()
+        fork._shares, fork._committed = {}, None
         for mine, first, second in (
-            (twin.used, one.used, other.used),
-            (twin.firm, one.firm, other.firm),
+            (fork.used, one.used, other.used),
+            (fork.non_preemptible, one.non_preemptible, other.non_preemptible),
         ):
             for name, sums in first.items():
                 if sums:
-                    mine[name] = _less_the_least(mine[name], sums, second[name])
-        twin.total = _less_the_least(twin.total, one.total, other.total)
-        return twin
+                    mine[name] = _minus_smaller(mine[name], sums, second[name])
+        fork.total = _minus_smaller(fork.total, one.total, other.total)
+        return fork
 
     def path(self, name: str) -> tuple[str, ...]:
         """The queue and all above it, itself first; nothing for one that is not there."""
         return self._paths.get(name, ())
 
-    def parting(self, one: str, other: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def diverging_paths(self, one: str, other: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Both paths up to, but without, the first queue that they share; leaves first."""
         first, second = self._paths[one], self._paths[other]
         shared = set(first) & set(second)
@@ -145,46 +150,52 @@ class Tree:
             tuple(name for name in second if name not in shared),
         )
 
-    def rules_on_models(self, name: str) -> tuple[str, ...]:
+    def limited_models(self, name: str) -> tuple[str, ...]:
         """Resources of the form kind/model that a rule for the queue may be about."""
-        found = self._on_models.get(name)
+        found = self._limited_models.get(name)
         if found is None:
             limits = {r for queue in self._paths[name] for r in self.queues[queue].limit}
             found = tuple(sorted(r for r in limits | self.guaranteed if "/" in r))
-            self._on_models[name] = found
+            self._limited_models[name] = found
         return found
 
-    def has_rules(self, name: str, preemptible: bool) -> bool:
-        """Whether any rule could ever forbid such a unit of the queue to start."""
-        return bool(self.rules_on_models(name)) or self.is_bound(name, firm=not preemptible)
+    def is_restricted(self, name: str, preemptible: bool) -> bool:
+        """Whether any rule could ever forbid such a workload of the queue to start."""
+        return bool(self.limited_models(name)) or self.is_bound(
+            name, non_preemptible=not preemptible
+        )
 
     # --- accounting
 
-    def add(self, name: str, amounts: Mapping[str, int], *, firm: bool, sign: int = 1) -> None:
+    def add(
+        self, name: str, amounts: Mapping[str, int], *, non_preemptible: bool, sign: int = 1
+    ) -> None:
         self.generation += 1
         for queue in self._paths.get(name, ()):
             self.used[queue] = _sum(self.used[queue], amounts, sign)
             self._shares.pop(queue, None)
-            self._moves[queue] += 1
-            if firm:
-                self.firm[queue] = _sum(self.firm[queue], amounts, sign)
-        if firm and name in self._paths:
+            self._changes[queue] += 1
+            if non_preemptible:
+                self.non_preemptible[queue] = _sum(self.non_preemptible[queue], amounts, sign)
+        if non_preemptible and name in self._paths:
             self._commit(self._paths[name], amounts, sign)
         add(self.total, amounts, sign)
 
     # --- may it start
 
-    def is_bound(self, name: str, *, firm: bool) -> bool:
+    def is_bound(self, name: str, *, non_preemptible: bool) -> bool:
         """Whether any rule could ever forbid the queue to use more."""
         found = self._bound.get(name)
         if found is None:
             limited = any(self.queues[queue].limit for queue in self._paths[name])
             found = self._bound[name] = limited or bool(self.withholding)
-        return found or (firm and bool(self.guaranteed))
+        return found or (non_preemptible and bool(self.guaranteed))
 
-    def shortage(self, name: str, need: Mapping[str, int], *, firm: bool) -> Shortage | None:
+    def shortage(
+        self, name: str, need: Mapping[str, int], *, non_preemptible: bool
+    ) -> Shortage | None:
         """The first rule that forbids the queue to use so much more; None if none does."""
-        if not self.is_bound(name, firm=firm):
+        if not self.is_bound(name, non_preemptible=non_preemptible):
             return None
         path = self._paths[name]
         for queue in path:
@@ -196,13 +207,15 @@ class Tree:
                     return Shortage("limit", queue, resource, asked, left, limit)
         if not self.guaranteed:
             return None
-        barred = self._firm_shortage(path, need) if firm else None
+        barred = self._non_preemptible_shortage(path, need) if non_preemptible else None
         return barred or self._lending_shortage(path, need)
 
-    def _firm_shortage(self, path: tuple[str, ...], need: Mapping[str, int]) -> Shortage | None:
-        """Whether what non-preemptible workloads hold would reach into what is guaranteed to other
+    def _non_preemptible_shortage(
+        self, path: tuple[str, ...], need: Mapping[str, int]
+    ) -> Shortage | None:
+        """Whether what non-preemptible workloads hold would reach into the guarantees of other
         queues. Within the guarantees on its path a workload commits nothing more; beyond them it
-        may use what is committed to nobody."""
+        may use what is not committed to any queue."""
         for resource in sorted(self.guaranteed):
             asked = need.get(resource, 0)
             if not asked:
@@ -227,9 +240,9 @@ class Tree:
             total: Sums = {}
             for name in sorted(self.queues, key=lambda each: -len(self._paths[each])):
                 load, tree = loads[name], name not in self.broken
-                add(load, self.firm[name])
+                add(load, self.non_preemptible[name])
                 for child in self.children.get(name, ()) if tree else ():
-                    add(load, self.firm[child], -1)
+                    add(load, self.non_preemptible[child], -1)
                 above = loads.get(self.queues[name].parent, total) if tree else total
                 for resource in load.keys() | self.guarantee[name].keys():
                     amount = max(load.get(resource, 0), self.guarantee[name].get(resource, 0))
@@ -257,19 +270,19 @@ class Tree:
         name = path[0]
         for resource in sorted(self.guaranteed):
             asked = need.get(resource, 0)
-            if not asked or self._inside(name, resource, asked):
+            if not asked or self._within_guarantee(name, resource, asked):
                 continue
             withholding = self.withholding.get(resource)
             if not withholding:
-                continue  # everybody lends all they have
-            beside = set(self._beside(path)) & withholding
-            kept = sum(self._kept_back(other, resource) for other in beside)
+                continue  # every queue lends all that it has
+            beside = set(self._siblings(path)) & withholding
+            kept = sum(self._not_lent(other, resource) for other in beside)
             left = self.capacity.get(resource, 0) - self.total.get(resource, 0) - kept
             if kept and asked > left:
                 return Shortage("lend", name, resource, asked, max(0, left))
         return None
 
-    def inside(self, name: str, need: Mapping[str, int]) -> bool:
+    def within_guarantee(self, name: str, need: Mapping[str, int]) -> bool:
         """Whether the queue stays within its guarantee with this need. Only resources that the
         queue itself is guaranteed count, and the need must include at least one of them: what
         other queues are guaranteed of other resources does not weaken this guarantee."""
@@ -285,7 +298,7 @@ class Tree:
     def may_reclaim(self, name: str, need: Mapping[str, int], levels: Iterable[str]) -> bool:
         """Whether the queue may reclaim for this need: it stays within its guarantee, and so do
         these queues above it in the resources that the queue itself is guaranteed."""
-        if not self.inside(name, need):
+        if not self.within_guarantee(name, need):
             return False
         counted = [(r, need[r]) for r in self.guarantee[name] if need.get(r)]
         return all(
@@ -303,7 +316,7 @@ class Tree:
     def preemptible_below(self, name: str, resource: str) -> int:
         """What preemptible workloads in queues below this one hold."""
         return sum(
-            self.used[child].get(resource, 0) - self.firm[child].get(resource, 0)
+            self.used[child].get(resource, 0) - self.non_preemptible[child].get(resource, 0)
             for child in self.children.get(name, ())
         )
 
@@ -311,26 +324,26 @@ class Tree:
         """Whether a non-preemptible need would push preemptible workloads of the queue, or of one
         above it, out of the guarantee inside which they run."""
         for queue in self._paths[name]:
-            used, firm = self.used[queue], self.firm[queue]
+            used, fixed_usage = self.used[queue], self.non_preemptible[queue]
             for resource, own in self.guarantee[queue].items():
-                fixed = firm.get(resource, 0)
+                fixed = fixed_usage.get(resource, 0)
                 exposed = used.get(resource, 0) - fixed  # what could be reclaimed
                 if min(exposed, own - fixed) > max(0, own - fixed - need.get(resource, 0)):
                     return True
         return False
 
-    def _inside(self, name: str, resource: str, asked: int) -> bool:
+    def _within_guarantee(self, name: str, resource: str, asked: int) -> bool:
         own = self.guarantee[name].get(resource, 0)
         return self.used[name].get(resource, 0) + asked <= own
 
-    def _kept_back(self, name: str, resource: str) -> int:
+    def _not_lent(self, name: str, resource: str) -> int:
         """Of its unused guarantee, what the queue, or those below it, do not lend."""
         own = self.guarantee[name].get(resource, 0)
         lend = min(own, self.queues[name].lend.get(resource, own))
-        below = sum(self._kept_back(child, resource) for child in self.children.get(name, ()))
+        below = sum(self._not_lent(child, resource) for child in self.children.get(name, ()))
         return max(0, below, own - lend - self.used[name].get(resource, 0))
 
-    def _beside(self, path: tuple[str, ...]) -> Iterable[str]:
+    def _siblings(self, path: tuple[str, ...]) -> Iterable[str]:
         """Siblings of the queue and of everything above it."""
         for queue in path:
             for other in self.children.get(self.queues[queue].parent, ()):
@@ -345,7 +358,7 @@ class Tree:
             if r in self.guaranteed
         )
 
-    # --- whose turn
+    # --- order of queues
 
     def put_past_shares(self, shares: Mapping[str, float]) -> None:
         """What past use adds to the share of each queue, as a part of the cluster."""
@@ -355,13 +368,13 @@ class Tree:
         """What each queue used of late, in seconds of dominant share."""
         self.served = seconds
 
-    def settled(self) -> Tree:
-        """Itself, once a decision begins: where guarantees add up to more than there is, it is
-        found out whose turn it is, by what queues hold now and were served before."""
+    def settled(self) -> QuotaTree:
+        """The tree at the start of a decision: where guarantees add up to more than there is, they
+        are granted anew, by what queues use now and were served before."""
         if self.is_overcommitted and (granted := self._granted()) != self.guarantee:
             self.guarantee, self._committed = granted, None
-            self.withholding, self._bound, self._on_models = self._who_withholds(), {}, {}
-            self._moves = {name: moves + 1 for name, moves in self._moves.items()}
+            self.withholding, self._bound, self._limited_models = self._find_withholding(), {}, {}
+            self._changes = {name: moves + 1 for name, moves in self._changes.items()}
             self.generation += 1
         return self
 
@@ -371,12 +384,12 @@ class Tree:
         below a common parent would be compared by the size of their heads there."""
         rank: list[int] = []
         for queue in reversed(self._paths[name]):
-            rank += (0 if self.inside(queue, need) else 1, self.share(queue))
+            rank += (0 if self.within_guarantee(queue, need) else 1, self.share(queue))
         return tuple(rank)
 
-    def last_move(self, name: str) -> int:
+    def last_change(self, name: str) -> int:
         """Another number whenever a rank of the queue may have changed."""
-        return self._moves[self._paths[name][-1]]  # what any of them holds, the last holds too
+        return self._changes[self._paths[name][-1]]  # what any of them holds, the last holds too
 
     def share(self, name: str) -> int:
         """The dominant share of the queue with its past use, against its weight."""
@@ -399,7 +412,7 @@ class Tree:
         """The largest part of any resource of the cluster, in millionths."""
         return self._largest(amounts)
 
-    def held_share(self, name: str) -> float:
+    def used_share(self, name: str) -> float:
         """The dominant share that the queue holds now, as a part of the cluster."""
         return self.dominant_share(name) / SHARE_UNIT
 
@@ -419,9 +432,9 @@ class Tree:
 
     # --- building
 
-    def _held(self, name: str) -> tuple[Reason, str] | None:
-        above = (self.queues[each].held for each in self._paths[name])
-        return next((held for held in above if held is not None), None)
+    def _paused(self, name: str) -> tuple[Reason, str] | None:
+        above = (self.queues[each].paused for each in self._paths[name])
+        return next((reason for reason in above if reason is not None), None)
 
     def _path_of(self, name: str) -> tuple[str, ...]:
         path: list[str] = []
@@ -434,17 +447,17 @@ class Tree:
         total: Sums = {}
         for name, queue in self.queues.items():
             if queue.parent not in self.queues:
-                add(total, self.promised[name])
+                add(total, self.nominal[name])
         return any(amount > self.capacity.get(r, 0) for r, amount in total.items())
 
     def _granted(self) -> dict[str, Sums]:
         """Guarantees as written, or what is granted of them where there is too little for all."""
-        found = self.promised
+        found = self.nominal
         if self.is_overcommitted:
             found = overcommit.granted(self, self.served)
         return {name: {r: n for r, n in sums.items() if n > 0} for name, sums in found.items()}
 
-    def _who_withholds(self) -> dict[str, set[str]]:
+    def _find_withholding(self) -> dict[str, set[str]]:
         """Resource -> queues that, or below which some, do not lend all of their guarantee."""
         found: dict[str, set[str]] = {}
         for name, own in self.guarantee.items():
@@ -453,12 +466,12 @@ class Tree:
                     found.setdefault(resource, set()).update(self._paths[name])
         return found
 
-    def _promise(self, name: str) -> Sums:
-        """What a branch was promised: its own guarantee, or its children's if that is more."""
+    def _nominal(self, name: str) -> Sums:
+        """The nominal guarantee of a branch: its own, or its children's if that is more."""
         below: Sums = {}
         for child in self.children.get(name, ()):
             if name not in self.broken:
-                add(below, self._promise(child), 1)
+                add(below, self._nominal(child), 1)
         own = self.queues[name].guarantee
         return {r: max(own.get(r, 0), below.get(r, 0)) for r in own.keys() | below.keys()}
 
@@ -475,7 +488,7 @@ def _sum(sums: Sums, amounts: Mapping[str, int], sign: int) -> Sums:
     return found
 
 
-def _less_the_least(sums: Sums, one: Mapping[str, int], other: Mapping[str, int]) -> Sums:
+def _minus_smaller(sums: Sums, one: Mapping[str, int], other: Mapping[str, int]) -> Sums:
     found = dict(sums)
     for resource, amount in one.items():
         least = min(amount, other.get(resource, 0))

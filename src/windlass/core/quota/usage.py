@@ -1,4 +1,4 @@
-"""What members count for in quotas: cpu, memory, and devices by kind and by model.
+"""What pods count for in quotas: cpu, memory, and devices by kind and by model.
 
 A share counts by its dominant part: a quarter of the memory with a tenth of the compute is a
 quarter of a device. Thousandths, rounded up.
@@ -10,20 +10,20 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from windlass.core.cluster import Cluster
-from windlass.core.facts import WHOLE, DeviceRequest, Role, Seat
-from windlass.core.place import Wish
-from windlass.core.queues import Sums
+from windlass.core.cluster.cluster import Cluster
+from windlass.core.model.pod_sets import PodSetRequest
+from windlass.core.model.types import WHOLE, DeviceRequest, PodAssignment, Role
+from windlass.core.quota.quota_tree import Sums
 
 
-def of_wishes(cluster: Cluster, wishes: Iterable[Wish]) -> Sums:
+def of_requests(cluster: Cluster, requests: Iterable[PodSetRequest]) -> Sums:
     """Before anything is placed: the model counts only where just one is acceptable."""
     sums: Sums = {}
-    for wish in wishes:
-        for name, amount in wish.role.needs.items():
-            sums[name] = sums.get(name, 0) + amount * wish.count
-        for request in wish.role.devices:
-            part = charge(cluster, request) * wish.count
+    for pod_set in requests:
+        for name, amount in pod_set.role.needs.items():
+            sums[name] = sums.get(name, 0) + amount * pod_set.count
+        for request in pod_set.role.devices:
+            part = charge(cluster, request) * pod_set.count
             sums[request.kind] = sums.get(request.kind, 0) + part
             if len(request.models) == 1:
                 name = f"{request.kind}/{request.models[0]}"
@@ -31,11 +31,11 @@ def of_wishes(cluster: Cluster, wishes: Iterable[Wish]) -> Sums:
     return sums
 
 
-def of_seats(cluster: Cluster, roles: Iterable[Role], seats: Sequence[Seat]) -> Sums:
-    """What placed members hold, with the models they were really given."""
+def of_pods(cluster: Cluster, roles: Iterable[Role], pods: Sequence[PodAssignment]) -> Sums:
+    """What placed pods hold, with the models they were really given."""
     sums: Sums = {}
     for role in roles:
-        own = [seat for seat in seats if seat.role == role.name]
+        own = [pod for pod in pods if pod.role == role.name]
         if not own:
             continue
         for name, amount in role.needs.items():
@@ -43,8 +43,8 @@ def of_seats(cluster: Cluster, roles: Iterable[Role], seats: Sequence[Seat]) -> 
         for request in role.devices:
             kind, part = request.kind, charge(cluster, request)
             sums[kind] = sums.get(kind, 0) + part * len(own)
-            for seat in own:
-                model = _model(cluster, seat, kind)
+            for pod in own:
+                model = _model(cluster, pod, kind)
                 if model:
                     name = f"{kind}/{model}"
                     sums[name] = sums.get(name, 0) + part
@@ -52,7 +52,7 @@ def of_seats(cluster: Cluster, roles: Iterable[Role], seats: Sequence[Seat]) -> 
 
 
 def charge(cluster: Cluster, request: DeviceRequest) -> int:
-    """Thousandths of a device that one member's request counts for."""
+    """Thousandths of a device that one pod's request counts for."""
     known = cluster.charges.get(request)
     if known is None:
         known = cluster.charges[request] = _charge(cluster, request)
@@ -64,7 +64,7 @@ def _charge(cluster: Cluster, request: DeviceRequest) -> int:
         return WHOLE * request.count
     if request.form == "ratio":
         return -(-WHOLE // request.ratio)
-    bank = cluster.bank
+    bank = cluster.device_table
     eligible = bank.eligible(request)
     if request.form == "partition":
         where = np.argwhere(eligible)
@@ -76,12 +76,12 @@ def _charge(cluster: Cluster, request: DeviceRequest) -> int:
     return max(request.compute, by_memory)
 
 
-def _model(cluster: Cluster, seat: Seat, kind: str) -> str:
-    node = cluster.index.get(seat.node)
+def _model(cluster: Cluster, pod: PodAssignment, kind: str) -> str:
+    node = cluster.index.get(pod.node)
     if node is None:
         return ""
-    place, devices = cluster.bank.place[node], cluster.bank.devices[node]
-    for grant in seat.grants:
+    place, devices = cluster.device_table.place[node], cluster.device_table.devices[node]
+    for grant in pod.grants:
         j = place.get(grant.device)
         if j is not None and devices[j].kind == kind:
             return str(devices[j].model)

@@ -1,56 +1,68 @@
-"""The earliest time at which a blocked unit fits, if others end when they should.
+"""The earliest time at which a blocked workload fits, if others end when expected.
 
-Moves a fork of the cluster through time: room comes back at the ends that the ledger knows, and
-promises made to others take theirs at their start. Between two such starts more time means more
-room, so the first fitting moment is found by doubling steps and then halving; `reserve` keeps the
-cluster as it is then as the promise's shadow.
+Moves a fork of the cluster through time: capacity comes back at the ends that the availability
+profile knows, and reservations take theirs at their start. Between two such starts more time means
+more capacity, so the first fitting moment is found by doubling steps and then halving. The cluster
+as it is then becomes the shadow of the reservation.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import looks, models, place, quota_forecast, releases, shadows
-from windlass.core.cluster import Cluster
-from windlass.core.crowd import Crowd
-from windlass.core.facts import Seat, Unit
-from windlass.core.place import Failure, Scene, Wish
-from windlass.core.shadows import Held
-
-if TYPE_CHECKING:
-    from windlass.core.cycle import Cycle
+from windlass.core.cluster.cluster import Cluster
+from windlass.core.cluster.pod_label_index import PodLabelIndex
+from windlass.core.decision import profile_cursor, shadows
+from windlass.core.decision.shadows import LimitCache, Reservation
+from windlass.core.decision.state import DecisionState
+from windlass.core.model import pod_sets
+from windlass.core.model.pod_sets import PodSetRequest
+from windlass.core.model.types import PodAssignment, Workload
+from windlass.core.placement import gang_placement, placement_context
+from windlass.core.placement.placement_context import PlacementContext, PlacementFailure
+from windlass.core.prediction import aging
+from windlass.core.quota import device_models
+from windlass.core.reservation import quota_forecast
+from windlass.core.snapshot import availability_profile
 
 Ints = npt.NDArray[np.int64]
 
 ATTEMPTS = 8
-"""Moments tried for a unit of several shapes, where enough room in all proves nothing."""
+"""Moments tried for a workload of several shapes, where enough capacity in all proves nothing."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Start:
-    unit: Unit
+    workload: Workload
     """As it is if it starts then: windows of advance reservations bind it by its start."""
     time: float
-    seats: tuple[Seat, ...]
+    pods: tuple[PodAssignment, ...]
     cluster: Cluster
-    """As it is then, with the seats taken."""
+    """As it is then, with the pods in place."""
 
 
-def find(cycle: Cycle, unit: Unit, before: float) -> Start | None:
+@dataclasses.dataclass(slots=True)
+class FinalCapacity:
+    """The cluster when all workloads with a known end have ended, after so many evictions."""
+
+    evictions: int = -1
+    context: PlacementContext | None = None
+
+
+def find(state: DecisionState, workload: Workload, before: float) -> Start | None:
     """The first moment before `before` (and not before now), or None when there is none."""
-    wishes = place.least_of(unit)
-    cluster = cycle.scene.cluster
-    shapes = [cluster.shape_of(wish.role) for wish in wishes]
-    for wish, shape in zip(wishes, shapes, strict=True):
-        if cycle.most_when_empty(shape) < wish.count:
+    requests = pod_sets.minimum(workload)
+    cluster = state.context.cluster
+    shapes = [cluster.shape_of(request.role) for request in requests]
+    for request, shape in zip(requests, shapes, strict=True):
+        if state.most_when_empty(shape) < request.count:
             return None
-    cycle.ledger.refresh(cycle)
-    search = _Search(cycle, unit, wishes, cluster.fork(shapes))
+    profile_cursor.of(state).refresh(state)
+    search = _Search(state, workload, requests, cluster.fork(shapes))
     points = [point for point in search.points() if point < before]
     for at, point in enumerate(points):
         found = search.at(point)
@@ -62,68 +74,61 @@ def find(cycle: Cycle, unit: Unit, before: float) -> Start | None:
     return None
 
 
-def never_fits(cycle: Cycle, unit: Unit) -> bool:
+def has_final(state: DecisionState) -> bool:
+    """Whether a search looked at the cluster when all workloads with a known end have ended."""
+    return state.cache(FinalCapacity).context is not None
+
+
+def never_fits(state: DecisionState, workload: Workload) -> bool:
     """Whether there is too little for the workload even when all workloads with a known end have
     ended and nothing is reserved, of capacity or of quota. Capacity only shrinks in one decision
     unless more workloads are preempted, so what was found once is not looked at again."""
-    if cycle.windows is not None:
+    if state.windows is not None:
         return False  # it may use other nodes in another window
-    known = cycle.memory.final
-    if known is None or known[0] != len(cycle.evictions):
-        cluster, scene = cycle.scene.cluster.fork(()), cycle.scene
-        cycle.ledger.refresh(cycle)
-        cycle.ledger.move(cluster, releases.AT_ONCE, float("inf"))
-        final = Scene(cluster, cycle.work, scene.crowd, limits=scene.limits, scorer=scene.scorer)
-        known = cycle.memory.final = (len(cycle.evictions), final)
-    if quota_forecast.shortage_at(cycle, unit, cycle.need(unit), float("inf")) is not None:
+    cache = state.cache(FinalCapacity)
+    if cache.context is None or cache.evictions != len(state.evictions):
+        cluster, context = state.context.cluster.fork(()), state.context
+        profile_cursor.of(state).refresh(state)
+        profile_cursor.of(state).move(cluster, availability_profile.AT_ONCE, float("inf"))
+        cache.evictions = len(state.evictions)
+        cache.context = PlacementContext(cluster, state.work, context.pod_index, context.scorer)
+    if quota_forecast.shortage_at(state, workload, state.need(workload), float("inf")) is not None:
         return True
-    return not fits_by_count(known[1], unit, place.least_of(unit))
-
-
-def fits_by_count(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> bool:
-    """Whether there is room enough for each role alone, in one domain where one is required.
-    For a unit of one shape and no terms that is the whole answer."""
-    cluster, topology = scene.cluster, unit.topology
-    for wish in wishes:
-        caps = scene.caps(scene.shape(wish.role))
-        most = int(caps.sum())
-        if topology is not None and topology.required:
-            if topology.level in cluster.levels:
-                sums = cluster.by_domain(cluster.levels.index(topology.level), caps)
-                most = int(sums.max(initial=0))
-            else:
-                most = int(caps.max(initial=0)) if topology.level == "node" else 0
-        if most < wish.count:
-            return False
-    return True
+    return not placement_context.fits_by_count(cache.context, workload, pod_sets.minimum(workload))
 
 
 class _Search:
-    def __init__(self, cycle: Cycle, unit: Unit, wishes: list[Wish], cluster: Cluster) -> None:
-        self.cycle, self.unit, self.wishes, self.cluster = cycle, unit, wishes, cluster
-        estimate = cycle.estimate(unit)
+    def __init__(
+        self,
+        state: DecisionState,
+        workload: Workload,
+        requests: list[PodSetRequest],
+        cluster: Cluster,
+    ) -> None:
+        self.state, self.workload, self.requests, self.cluster = state, workload, requests, cluster
+        estimate = state.estimate(workload)
         self.runs = float("inf") if estimate is None else estimate
         self.tries = ATTEMPTS
-        self._time = releases.AT_ONCE
-        self._is_bound = cycle.tree.is_bound(unit.queue, firm=not unit.preemptible)
-        scene = cycle.scene
-        self.scene = Scene(
-            cluster, cycle.work, scene.crowd, limits=scene.limits, scorer=scene.scorer
+        self._time = availability_profile.AT_ONCE
+        self._is_bound = state.tree.is_bound(
+            workload.queue, non_preemptible=not workload.preemptible
         )
+        context = state.context
+        self.context = PlacementContext(cluster, state.work, context.pod_index, context.scorer)
 
     @property
     def given_up(self) -> bool:
-        return self.tries <= 0 or self.cycle.work.exhausted
+        return self.tries <= 0 or self.state.work.exhausted
 
     def points(self) -> list[float]:
-        """Moments at which promises to others, or advance reservations, change what is free or
+        """Moments at which reservations of others, or advance reservations, change what is free or
         what must stay free."""
-        now = self.cycle.now
+        now = self.state.now
         points = {now}
-        for held in self.cycle.reservations:
-            points |= {held.start, held.end, held.start - self.runs}
-        if self.cycle.windows is not None:
-            points |= set(self.cycle.windows.points(self.unit))
+        for reservation in self.state.reservations:
+            points |= {reservation.start, reservation.end, reservation.start - self.runs}
+        if self.state.windows is not None:
+            points |= set(self.state.windows.points(self.workload))
         return sorted(point for point in points if now <= point < float("inf"))
 
     def at(self, time: float) -> Start | None:
@@ -131,10 +136,10 @@ class _Search:
 
     def between(self, after: float, limit: float) -> Start | None:
         """The first fitting moment strictly between two points."""
-        times = self.cycle.ledger.times(after, limit)
+        times = profile_cursor.of(self.state).times(after, limit)
         lo, hi = 0, len(times)
         if limit < float("inf") and lo < hi and not self._fits(float(times[hi - 1])):
-            return None  # at its end there is the most room
+            return None  # at its end there is the most capacity
         while lo < hi and not self.given_up:
             first = _first(lo, hi, lambda at: self._fits(float(times[at])))
             if first is None:
@@ -149,90 +154,100 @@ class _Search:
         if self._is_bound and not self._has_quota(time):
             return False
         self._go(time)
-        unit, wishes = self._as_of(time)
-        self.scene.ceilings = self._ceilings(self._ahead(time), wishes)
-        fits = fits_by_count(self.scene, unit, wishes)
-        self.scene.ceilings = {}
-        return fits
+        workload, requests = self._as_of(time)
+        limits = self._limits(self.context, self._ahead(time), requests)
+        limited = self.context.limited(limits=limits)
+        return placement_context.fits_by_count(limited, workload, requests)
 
     def _has_quota(self, time: float) -> bool:
         """Whether its queues may use so much more then, and at the start of every reservation that
         begins while it runs. Like capacity, quota only grows between two points."""
-        cycle, unit = self.cycle, self.unit
-        need = cycle.need(unit)
-        if quota_forecast.shortage_at(cycle, unit, need, time) is not None:
+        state, workload = self.state, self.workload
+        need = state.need(workload)
+        if quota_forecast.shortage_at(state, workload, need, time) is not None:
             return False
-        return quota_forecast.shortage_beside(cycle, unit, need, self._ahead(time)) is None
+        return quota_forecast.shortage_beside(state, workload, need, self._ahead(time)) is None
 
     def _attempt(self, time: float) -> Start | None:
         """Really places it at that time, with the best model that fits."""
         self.tries -= 1
         self._go(time)
         ahead = self._ahead(time)
-        unit, wishes = self._as_of(time)
-        self.scene.crowd = self._crowd(time)
-        for model in models.in_turn(unit):
-            self.scene.model = model
-            self.scene.ceilings = self._ceilings(ahead, wishes)
-            answer = place.place(self.scene, unit, wishes)
-            self.scene.model, self.scene.ceilings = "", {}
-            if isinstance(answer, Failure):
+        workload, requests = self._as_of(time)
+        context = dataclasses.replace(self.context, pod_index=self._pod_index(time))
+        for model in device_models.in_turn(workload):
+            narrowed = context.limited(model=model)
+            limited = narrowed.limited(limits=self._limits(narrowed, ahead, requests))
+            answer = gang_placement.place(limited, workload, requests)
+            if isinstance(answer, PlacementFailure):
                 continue
-            stay = shadows.Stay(unit, time, time + self.runs, answer)
+            stay = shadows.Interval(workload, time, time + self.runs, answer)
             if not shadows.clashing(self._after(time), stay):
                 self.cluster.settle()
-                return Start(unit, time, answer, self.cluster)
+                return Start(workload, time, answer, self.cluster)
             self.cluster.rollback(0)
         return None
 
-    def _ahead(self, time: float) -> tuple[Held, ...]:
-        """Promises that start while the unit would run."""
+    def _ahead(self, time: float) -> tuple[Reservation, ...]:
+        """Reservations that start while the workload would run."""
         until = time + self.runs
-        return tuple(held for held in self.cycle.reservations if time < held.start < until)
+        return tuple(
+            reservation
+            for reservation in self.state.reservations
+            if time < reservation.start < until
+        )
 
-    def _as_of(self, time: float) -> tuple[Unit, list[Wish]]:
-        """The unit and what it asks for if it starts then."""
-        if self.cycle.windows is None:
-            return self.unit, self.wishes
-        unit = self.cycle.windows.starting(self.unit, time)
-        return unit, place.least_of(unit)
+    def _as_of(self, time: float) -> tuple[Workload, list[PodSetRequest]]:
+        """The workload and what it asks for if it starts then."""
+        if self.state.windows is None:
+            return self.workload, self.requests
+        workload = self.state.windows.starting(self.workload, time)
+        return workload, pod_sets.minimum(workload)
 
-    def _ceilings(self, ahead: tuple[Held, ...], wishes: list[Wish]) -> dict[int, Ints]:
-        others = self.cycle.scene.cluster.kept_shapes()
-        return shadows.ceilings(self.scene, ahead, wishes, others)
+    def _limits(
+        self,
+        context: PlacementContext,
+        ahead: tuple[Reservation, ...],
+        requests: list[PodSetRequest],
+    ) -> dict[int, Ints]:
+        others = self.state.context.cluster.cached_shapes()
+        return self.state.cache(LimitCache).limits(context, ahead, requests, others)
 
-    def _after(self, time: float) -> list[Held]:
-        return [held for held in self.cycle.reservations if time < held.start]
+    def _after(self, time: float) -> list[Reservation]:
+        return [reservation for reservation in self.state.reservations if time < reservation.start]
 
     def _go(self, time: float) -> None:
         since, self._time = self._time, time
         if since == time:
             return
-        # Who goes before who comes: a port is given back by the one and taken by the other.
+        # Ends before starts: a port is given back by the one and taken by the other.
         if time > since:
-            self.cycle.ledger.move(self.cluster, since, time)
+            profile_cursor.of(self.state).move(self.cluster, since, time)
         for sign in (+1, -1):
             before, after = (since, time) if sign > 0 else (time, since)
             moved = [
-                held.rows
-                for held in self.cycle.reservations
-                if held.start <= before < held.end and not held.start <= after < held.end
+                reservation.rows
+                for reservation in self.state.reservations
+                if reservation.start <= before < reservation.end
+                and not reservation.start <= after < reservation.end
             ]
-            releases.move_all(self.cluster, moved, sign)
+            availability_profile.shift_all(self.cluster, moved, sign)
         if time < since:
-            self.cycle.ledger.move(self.cluster, since, time)
+            profile_cursor.of(self.state).move(self.cluster, since, time)
 
-    def _crowd(self, time: float) -> Crowd:
-        """Who is still there then; only units with affinity or spread terms look at it."""
-        crowd = self.cycle.scene.crowd
-        if not any(crowd.concerns(self.unit, wish.role) for wish in self.wishes):
-            return crowd
-        crowd = crowd.fork()
-        for running in self.cycle.running.values():
-            end = looks.believed(running.expected_end, self.cycle.now)
+    def _pod_index(self, time: float) -> PodLabelIndex:
+        """The pods that are still there then; for workloads with terms about other pods."""
+        pod_index = self.state.context.pod_index
+        if not any(
+            pod_index.has_terms_for(self.workload, request.role) for request in self.requests
+        ):
+            return pod_index
+        pod_index = pod_index.fork()
+        for running in self.state.running.values():
+            end = aging.estimated_end(running.expected_end, self.state.now)
             if end is not None and end <= time:
-                crowd.leave(running)
-        return crowd
+                pod_index.remove(running)
+        return pod_index
 
 
 def _first(lo: int, hi: int, fits: Callable[[int], bool]) -> int | None:

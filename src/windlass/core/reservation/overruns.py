@@ -9,47 +9,43 @@ workload and only as many as it takes. What lies inside the guarantee of another
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from windlass.core import alike, shadows, verdicts
-from windlass.core.cluster import Cluster
-from windlass.core.facts import Eviction, Nomination, Running, Unit
-from windlass.core.queues import Sums, Tree
-from windlass.core.shadows import Held
+from windlass.core.cluster.cluster import Cluster
+from windlass.core.decision import terminating
+from windlass.core.decision.state import DecisionState
+from windlass.core.model.types import Running, Workload
+from windlass.core.quota.quota_tree import QuotaTree, Sums
 
-if TYPE_CHECKING:
-    from windlass.core.cycle import Cycle
-
-UNKNOWN = "promised room is due"
-OVERRAN = "it ran longer than it said, and a reservation that it was let in before is due"
+UNKNOWN = "reservation start time reached"
+OVERRAN = "it ran longer than expected, and a reservation on its nodes is due"
 
 
 def candidates(
-    cycle: Cycle, unit: Unit, nodes: set[str], made: float | None, at: float
+    state: DecisionState, workload: Workload, nodes: set[str], made: float | None, at: float
 ) -> list[Running]:
-    """Workloads on these nodes that yield at a time to the unit's reservation of an earlier
+    """Workloads on these nodes that yield at a time to the workload's reservation of an earlier
     decision: first those that overran, then those without an estimate; the newest first."""
-    on = cycle.snapshot.there
+    on = state.snapshot.workloads_on
     there = dict.fromkeys(key for name in sorted(nodes) for key in on.get(name, ()))
     found = [
         running
         for key in there
-        if (running := cycle.snapshot.running[key]).unit.preemptible
+        if (running := state.snapshot.running[key]).workload.preemptible
         and not running.leaving
         and running.protected_until <= at
-        and (_is_silent_guest(cycle, running) or overran(cycle, running, made))
+        and (_is_silent_guest(state, running) or overran(state, running, made))
     ]
-    found.sort(key=lambda each: (each.expected_end is None, -each.started, each.unit.key))
-    if not found or len(cycle.tree.queues) == 1:
+    found.sort(key=lambda each: (each.expected_end is None, -each.started, each.workload.key))
+    if not found or len(state.tree.queues) == 1:
         return found
-    tree = cycle.departures.tree_without()
-    return [each for each in found if _is_spared(tree, unit.queue, each, cycle.held)]
+    tree = terminating.of(state).tree_without()
+    return [each for each in found if _is_spared(tree, workload.queue, each, state.usage)]
 
 
-def _is_spared(tree: Tree, queue: str, guest: Running, held: Mapping[str, Sums]) -> bool:
+def _is_spared(tree: QuotaTree, queue: str, guest: Running, held: Mapping[str, Sums]) -> bool:
     """Whether the queues of a guest keep their guarantees without it; it is then taken off the
     tree. A queue above the one that takes stands for its own workloads only."""
-    own, amounts = guest.unit.queue, held[guest.unit.key]
+    own, amounts = guest.workload.queue, held[guest.workload.key]
     if own in tree.path(queue)[1:]:
         keeps = all(
             tree.direct(tree.used, own, r) - amount >= tree.direct(tree.guarantee, own, r)
@@ -59,58 +55,27 @@ def _is_spared(tree: Tree, queue: str, guest: Running, held: Mapping[str, Sums])
     else:
         keeps = all(
             tree.used[level].get(r, 0) - amount >= tree.guarantee[level].get(r, 0)
-            for level in tree.parting(queue, own)[1]
+            for level in tree.diverging_paths(queue, own)[1]
             for r, amount in amounts.items()
             if amount
         )
     if keeps:
-        tree.add(own, amounts, firm=False, sign=-1)
+        tree.add(own, amounts, non_preemptible=False, sign=-1)
     return keeps
 
 
-def overran(cycle: Cycle, running: Running, made: float | None) -> bool:
+def overran(state: DecisionState, running: Running, made: float | None) -> bool:
     """Whether a workload that was started after the reservation was made should have ended."""
     end = running.expected_end
-    return made is not None and end is not None and running.started >= made and end <= cycle.now
+    return made is not None and end is not None and running.started >= made and end <= state.now
 
 
-def _is_silent_guest(cycle: Cycle, running: Running) -> bool:
-    return cycle.policy.unknown_runtime == "preemptible" and running.expected_end is None
+def _is_silent_guest(state: DecisionState, running: Running) -> bool:
+    return state.policy.unknown_runtime == "preemptible" and running.expected_end is None
 
 
-def make_place(cycle: Cycle, unit: Unit, promise: Held) -> bool:
-    """Preempts as few of them as it takes to free the reserved seats."""
-    cluster = cycle.scene.cluster
-    gone = {eviction.unit for eviction in cycle.evictions}
-    nodes = {seat.node for seat in promise.seats}
-    guests = candidates(cycle, unit, nodes, promise.made, cycle.now)
-    mark, seats, stopped = cluster.mark(), None, []
-    for guest in guests:
-        if guest.unit.key in gone:
-            continue
-        release(cluster, guest)
-        stopped.append(guest)
-        between = cluster.mark()
-        seats = shadows.sit_again(cluster, unit, promise.seats)
-        if seats is not None:
-            break
-        cluster.rollback(between)
-    cluster.rollback(mark)
-    if seats is None:
-        return False
-    for guest in stopped:
-        members = tuple((seat.role, seat.index) for seat in guest.seats)
-        reason = UNKNOWN if guest.expected_end is None else OVERRAN
-        cycle.evictions.append(Eviction(guest.unit.key, members, unit.key, reason))
-    alike.somebody_goes(cycle, {guest.unit.queue for guest in stopped})
-    cycle.nominations[unit.key] = Nomination(unit.key, tuple(seats))
-    cycle.hold(unit, seats)
-    cycle.verdicts[unit.key] = verdicts.being_freed(unit)
-    return True
-
-
-def release(cluster: Cluster, running: Running) -> None:
-    roles = {role.name: role for role in running.unit.roles}
-    for seat in running.seats:
-        if seat.role in roles:
-            cluster.release(roles[seat.role], seat)
+def free(cluster: Cluster, running: Running) -> None:
+    roles = {role.name: role for role in running.workload.roles}
+    for pod in running.pods:
+        if pod.role in roles:
+            cluster.release(roles[pod.role], pod)

@@ -9,15 +9,13 @@ roots matter only where queues lend a part of their guarantee, and to non-preemp
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from windlass.core import queues, releases
-from windlass.core.facts import Unit
-from windlass.core.queues import Shortage, Tree
-from windlass.core.shadows import Held
-
-if TYPE_CHECKING:
-    from windlass.core.cycle import Cycle
+from windlass.core.decision import terminating
+from windlass.core.decision.shadows import Reservation
+from windlass.core.decision.state import DecisionState
+from windlass.core.model.types import Workload
+from windlass.core.quota import quota_tree
+from windlass.core.quota.quota_tree import QuotaTree, Shortage
 
 _ALL = ""
 """The scope of queues whose use depends on that of all queues."""
@@ -30,165 +28,184 @@ class QuotaForecast:
         self._ended: dict[tuple[str, float], _Ended] = {}
         self._evicted = 0
         """Evictions that are in `_ended`."""
-        self._trees: dict[tuple[str, float], Tree] = {}
-        self._moves = -1
+        self._trees: dict[tuple[str, float], QuotaTree] = {}
+        self._generation = -1
         """The state of the decision that `_trees` is about."""
         self._silent: dict[str, list[str]] | None = None
         """Queue -> running workloads that say nothing about their end."""
 
-    def tree_at(self, cycle: Cycle, unit: Unit, time: float) -> Tree:
+    def tree_at(self, state: DecisionState, workload: Workload, time: float) -> QuotaTree:
         """The tree as the workload's queue will see it then. Read only."""
-        if len(cycle.evictions) != self._evicted:
-            self._evicted, self._moves = len(cycle.evictions), -1
+        if len(state.evictions) != self._evicted:
+            self._evicted, self._generation = len(state.evictions), -1
             self._ended.clear()
-        if self._moves != cycle.memory.moves:
-            self._moves = cycle.memory.moves
+        if self._generation != state.generation:
+            self._generation = state.generation
             self._trees.clear()
-        key = (_scope(cycle.tree, unit), time)
+        key = (_scope(state.tree, workload), time)
         found = self._trees.get(key)
         if found is None:
-            found = self._trees[key] = self._made(cycle, *key)
+            found = self._trees[key] = self._made(state, *key)
         return found
 
-    def _made(self, cycle: Cycle, scope: str, time: float) -> Tree:
+    def _made(self, state: DecisionState, scope: str, time: float) -> QuotaTree:
         ended = self._ended.get((scope, time))
         if ended is None:
-            ended = self._ended[scope, time] = _Ended(cycle.tree.empty())
-            for key in self._ending(cycle, scope, time):
-                ended.add(cycle, key)
-        ended.follow(cycle, scope, time)
-        tree = cycle.departures.tree_without().less(ended.tree, ended.tree)
-        for key in cycle.nominations:
-            nominee = cycle.workload(key)
-            end = cycle.expected_end(nominee) if nominee is not None else None
+            ended = self._ended[scope, time] = _Ended(state.tree.empty())
+            for key in self._ending(state, scope, time):
+                ended.add(state, key)
+        ended.follow(state, scope, time)
+        tree = terminating.of(state).tree_without().minus(ended.tree, ended.tree)
+        for key in state.nominations:
+            nominee = state.workload(key)
+            end = state.expected_end(nominee) if nominee is not None else None
             if nominee is None or end is None or end > time:
                 continue
-            if _is_in(cycle.tree, nominee.queue, scope):
+            if _is_in(state.tree, nominee.queue, scope):
                 firm = not nominee.preemptible
-                tree.add(nominee.queue, cycle.need(nominee), firm=firm, sign=-1)
-        for held in cycle.reservations:
-            if held.start <= time < held.end and _is_in(cycle.tree, held.unit.queue, scope):
-                unit = held.unit
-                tree.add(unit.queue, cycle.need(unit), firm=not unit.preemptible)
+                tree.add(nominee.queue, state.need(nominee), non_preemptible=firm, sign=-1)
+        for reservation in state.reservations:
+            if reservation.start <= time < reservation.end and _is_in(
+                state.tree, reservation.workload.queue, scope
+            ):
+                workload = reservation.workload
+                tree.add(
+                    workload.queue, state.need(workload), non_preemptible=not workload.preemptible
+                )
         return tree
 
-    def _ending(self, cycle: Cycle, scope: str, time: float) -> Iterator[str]:
+    def _ending(self, state: DecisionState, scope: str, time: float) -> Iterator[str]:
         """Workloads that run since before this decision and are expected to end by then."""
-        for name in _queues_of(cycle.tree, scope):
-            yield from cycle.snapshot.profile.ending(name, cycle.now, time)
-            for key in self._silent_of(cycle, name):
-                end = releases.expected_end(cycle, cycle.snapshot.running[key])
+        for name in _queues_of(state.tree, scope):
+            yield from state.snapshot.profile.ending(name, state.now, time)
+            for key in self._silent_of(state, name):
+                end = state.running_end(state.snapshot.running[key])
                 if end is not None and end <= time:
                     yield key
 
-    def _silent_of(self, cycle: Cycle, name: str) -> Iterable[str]:
+    def _silent_of(self, state: DecisionState, name: str) -> Iterable[str]:
         if self._silent is None:
             self._silent = {}
-            for key, running in cycle.snapshot.releases.unknown.items():
-                self._silent.setdefault(running.unit.queue, []).append(key)
+            for key, running in state.snapshot.availability.unknown.items():
+                self._silent.setdefault(running.workload.queue, []).append(key)
         return self._silent.get(name, ())
+
+
+def of(state: DecisionState) -> QuotaForecast:
+    return state.shrinking_cache(QuotaForecast)
 
 
 class _Ended:
     """What the queues of a scope give back by one time."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: QuotaTree) -> None:
         self.tree = tree
         self._placed = 0
         """Starts of this decision that were looked at."""
 
-    def add(self, cycle: Cycle, key: str) -> None:
+    def add(self, state: DecisionState, key: str) -> None:
         """A workload has ended; what its preempted replicas hold is counted elsewhere."""
-        unit, amounts = cycle.running[key].unit, cycle.held.get(key, {})
-        leaving = cycle.departures.told().get(key)
+        workload, amounts = state.running[key].workload, state.usage.get(key, {})
+        leaving = terminating.of(state).evicted().get(key)
         if leaving is not None:
             amounts = dict(amounts)
-            queues.add(amounts, leaving.held, -1)
-        self.tree.add(unit.queue, amounts, firm=not unit.preemptible)
+            quota_tree.add(amounts, leaving.usage, -1)
+        self.tree.add(workload.queue, amounts, non_preemptible=not workload.preemptible)
 
-    def follow(self, cycle: Cycle, scope: str, time: float) -> None:
+    def follow(self, state: DecisionState, scope: str, time: float) -> None:
         """Takes in the starts of this decision since the last time."""
-        if self._placed == len(cycle.placements):
+        if self._placed == len(state.placements):
             return
-        for key in list(cycle.placements)[self._placed :]:
-            running = cycle.running[key]
+        for key in list(state.placements)[self._placed :]:
+            running = state.running[key]
             end = running.expected_end
-            ends = key not in cycle.snapshot.running and end is not None and end <= time
-            if ends and _is_in(cycle.tree, running.unit.queue, scope):
-                self.add(cycle, key)
-        self._placed = len(cycle.placements)
+            ends = key not in state.snapshot.running and end is not None and end <= time
+            if ends and _is_in(state.tree, running.workload.queue, scope):
+                self.add(state, key)
+        self._placed = len(state.placements)
 
 
-def shortage_at(cycle: Cycle, unit: Unit, need: Mapping[str, int], time: float) -> Shortage | None:
+def shortage_at(
+    state: DecisionState, workload: Workload, need: Mapping[str, int], time: float
+) -> Shortage | None:
     """The rule that forbids the workload to use so much at a later time."""
-    if not cycle.tree.is_bound(unit.queue, firm=not unit.preemptible):
+    if not state.tree.is_bound(workload.queue, non_preemptible=not workload.preemptible):
         return None
-    tree = cycle.quota_forecast.tree_at(cycle, unit, time)
-    return tree.shortage(unit.queue, need, firm=not unit.preemptible)
+    tree = of(state).tree_at(state, workload, time)
+    return tree.shortage(workload.queue, need, non_preemptible=not workload.preemptible)
 
 
 def shortage_beside(
-    cycle: Cycle, unit: Unit, need: Mapping[str, int], reservations: Iterable[Held]
+    state: DecisionState,
+    workload: Workload,
+    need: Mapping[str, int],
+    reservations: Iterable[Reservation],
 ) -> Shortage | None:
     """The rule that would be broken, for the workload or for these reservations, at the start of
     one of them, if the workload still runs then."""
-    tree, firm = cycle.tree, not unit.preemptible
-    if not tree.is_bound(unit.queue, firm=firm):
+    tree, non_preemptible = state.tree, not workload.preemptible
+    if not tree.is_bound(workload.queue, non_preemptible=non_preemptible):
         return None
-    concerned = _concerned(tree, unit, firm, reservations)
-    for time in sorted({held.start for held in concerned}):
-        then = cycle.quota_forecast.tree_at(cycle, unit, time)
-        found = then.shortage(unit.queue, need, firm=firm)
+    concerned = _concerned(tree, workload, non_preemptible, reservations)
+    for time in sorted({reservation.start for reservation in concerned}):
+        then = of(state).tree_at(state, workload, time)
+        found = then.shortage(workload.queue, need, non_preemptible=non_preemptible)
         if found is None and tree.withholding:
-            starting = [held for held in concerned if held.start == time]
-            found = _short_of_loans(cycle, then, unit, need, starting)
+            starting = [reservation for reservation in concerned if reservation.start == time]
+            found = _short_of_loans(state, then, workload, need, starting)
         if found is not None:
             return found
     return None
 
 
-def _concerned(tree: Tree, unit: Unit, firm: bool, reservations: Iterable[Held]) -> Sequence[Held]:
+def _concerned(
+    tree: QuotaTree, workload: Workload, non_preemptible: bool, reservations: Iterable[Reservation]
+) -> Sequence[Reservation]:
     """Those that share a rule with the workload."""
     if tree.withholding:
         return list(reservations)
-    shared = {name for name in tree.path(unit.queue) if tree.queues[name].limit}
-    fixed = firm and bool(tree.guaranteed)  # then it counts what all such workloads hold
+    shared = {name for name in tree.path(workload.queue) if tree.queues[name].limit}
+    fixed = non_preemptible and bool(tree.guaranteed)  # then it counts what all such workloads hold
     return [
-        held
-        for held in reservations
-        if not shared.isdisjoint(tree.path(held.unit.queue))
-        or (fixed and not held.unit.preemptible)
+        reservation
+        for reservation in reservations
+        if not shared.isdisjoint(tree.path(reservation.workload.queue))
+        or (fixed and not reservation.workload.preemptible)
     ]
 
 
 def _short_of_loans(
-    cycle: Cycle, then: Tree, unit: Unit, need: Mapping[str, int], starting: Iterable[Held]
+    state: DecisionState,
+    then: QuotaTree,
+    workload: Workload,
+    need: Mapping[str, int],
+    starting: Iterable[Reservation],
 ) -> Shortage | None:
     """What one of the reserved workloads could not borrow if this one ran, where queues lend a part
     of their guarantee."""
     tree = then.fork()
-    tree.add(unit.queue, need, firm=not unit.preemptible)
-    for held in starting:
-        reserved, firm = held.unit, not held.unit.preemptible
-        asked = cycle.need(reserved)
-        tree.add(reserved.queue, asked, firm=firm, sign=-1)
-        found = tree.shortage(reserved.queue, asked, firm=firm)
-        tree.add(reserved.queue, asked, firm=firm)
+    tree.add(workload.queue, need, non_preemptible=not workload.preemptible)
+    for reservation in starting:
+        reserved, non_preemptible = reservation.workload, not reservation.workload.preemptible
+        asked = state.need(reserved)
+        tree.add(reserved.queue, asked, non_preemptible=non_preemptible, sign=-1)
+        found = tree.shortage(reserved.queue, asked, non_preemptible=non_preemptible)
+        tree.add(reserved.queue, asked, non_preemptible=non_preemptible)
         if found is not None:
             return found
     return None
 
 
-def _scope(tree: Tree, unit: Unit) -> str:
-    everywhere = tree.withholding or (tree.guaranteed and not unit.preemptible)
-    return _ALL if everywhere else tree.path(unit.queue)[-1]
+def _scope(tree: QuotaTree, workload: Workload) -> str:
+    everywhere = tree.withholding or (tree.guaranteed and not workload.preemptible)
+    return _ALL if everywhere else tree.path(workload.queue)[-1]
 
 
-def _is_in(tree: Tree, queue: str, scope: str) -> bool:
+def _is_in(tree: QuotaTree, queue: str, scope: str) -> bool:
     return scope == _ALL or scope in tree.path(queue)
 
 
-def _queues_of(tree: Tree, scope: str) -> Iterable[str]:
+def _queues_of(tree: QuotaTree, scope: str) -> Iterable[str]:
     if scope == _ALL:
         return tree.queues
     found = [scope]

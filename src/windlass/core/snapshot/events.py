@@ -1,19 +1,20 @@
-"""What can happen to a snapshot: facts that come, change or go. Applied by `core.state`."""
+"""What can happen to a snapshot: facts that come, change or go. Applied by
+`core.snapshot.snapshot`."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from windlass.core.facts import (
+from windlass.core.model.types import (
     Account,
     AdvanceReservation,
     Node,
     Nomination,
     Queue,
     Quota,
-    Reservation,
+    ReservationRecord,
     Running,
-    Unit,
+    Workload,
 )
 
 
@@ -52,30 +53,30 @@ class AdvancePut:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Waits:
-    """A unit waits, or what it asks for has changed."""
+class WaitingPut:
+    """A workload waits, or what it asks for has changed."""
 
-    unit: Unit
+    workload: Workload
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Holds:
-    """A unit holds room, or other room than before."""
+class RunningPut:
+    """A workload holds capacity, or other capacity than before."""
 
     running: Running
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Saved:
-    """A unit that holds room saved its state: what it computed until then is not lost."""
+class CheckpointSaved:
+    """A workload that holds capacity saved its state: what it computed until then is not lost."""
 
     key: str
     at: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Gone:
-    """A unit neither waits nor holds anything any more; `ran` seconds if it ended by itself."""
+class WorkloadGone:
+    """A workload neither waits nor holds anything any more; `ran` seconds if it ended by itself."""
 
     key: str
     ran: float | None = None
@@ -88,14 +89,14 @@ class Nominated:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NominationGone:
-    unit: str
+    workload: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Promised:
-    """What a decision promised; it replaces what earlier ones did."""
+class ReservationsPut:
+    """The reservations of a decision; they replace those of earlier ones."""
 
-    reservations: tuple[Reservation, ...]
+    reservations: tuple[ReservationRecord, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,13 +122,13 @@ Event = (
     | QueueGone
     | QuotasPut
     | AdvancePut
-    | Waits
-    | Holds
-    | Saved
-    | Gone
+    | WaitingPut
+    | RunningPut
+    | CheckpointSaved
+    | WorkloadGone
     | Nominated
     | NominationGone
-    | Promised
+    | ReservationsPut
     | Elapsed
     | AccountsPut
 )

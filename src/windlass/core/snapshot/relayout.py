@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from windlass.core import amounts, locality
-from windlass.core.cluster import Cluster
-from windlass.core.facts import Node
+from windlass.core.cluster import numa
+from windlass.core.cluster.cluster import Cluster
+from windlass.core.model.types import Node
+from windlass.core.quota import usage
 
 
 def mean_the_same(old: Cluster, new: Cluster) -> bool:
-    """Whether members hold the same columns in both, and count for as much in quotas."""
+    """Whether pods hold the same columns in both, and count for as much in quotas."""
     return list(old.resources) == list(new.resources) and all(
-        amounts.charge(new, request) == part for request, part in old.charges.items()
+        usage.charge(new, request) == part for request, part in old.charges.items()
     )
 
 
 def layout(node: Node) -> tuple[object, ...]:
     """What cannot change without everything being laid out anew."""
-    named = (node.allocatable.keys(), node.attach_limits.keys(), locality.names(node))
+    named = (node.allocatable.keys(), node.attach_limits.keys(), numa.names(node))
     return node.path, node.devices, *named
 
 

@@ -9,51 +9,50 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from windlass.core import looks, queues
-from windlass.core.facts import Running
-from windlass.core.queues import Sums
-
-if TYPE_CHECKING:
-    from windlass.core.cycle import Cycle
+from windlass.core.fairness import past_use
+from windlass.core.model.types import Running
+from windlass.core.prediction import aging
 
 
 class UsageProfile:
     def __init__(self) -> None:
         self._ends: dict[str, list[tuple[float, str]]] = {}
         """Queue -> (expected end, workload), ascending."""
+        self._devices = self._device_seconds = 0
+        """Of workloads with an expected end. Whole numbers: in whatever order workloads come and
+        go, the sums are the same."""
 
-    def enter(self, running: Running) -> None:
+    def add(self, running: Running) -> None:
         if running.expected_end is not None:
-            entry = (running.expected_end, running.unit.key)
-            bisect.insort(self._ends.setdefault(running.unit.queue, []), entry)
+            entry = (running.expected_end, running.workload.key)
+            bisect.insort(self._ends.setdefault(running.workload.queue, []), entry)
+            self._count(running, running.expected_end, 1)
 
-    def leave(self, running: Running) -> None:
+    def remove(self, running: Running) -> None:
         if running.expected_end is not None:
-            line = self._ends[running.unit.queue]
-            del line[bisect.bisect_left(line, (running.expected_end, running.unit.key))]
+            line = self._ends[running.workload.queue]
+            del line[bisect.bisect_left(line, (running.expected_end, running.workload.key))]
+            self._count(running, running.expected_end, -1)
+
+    def _count(self, running: Running, end: float, sign: int) -> None:
+        devices = sum(len(pod.grants) for pod in running.pods) or 1
+        seconds = min(max(0.0, end - running.started), past_use.LONGEST_HORIZON)
+        self._devices += sign * devices
+        self._device_seconds += sign * devices * round(seconds)
+
+    @property
+    def horizon(self) -> float:
+        """The expected length of running workloads, in seconds: the mean over their devices."""
+        mean = self._device_seconds / self._devices if self._devices else 0.0
+        return max(past_use.HORIZON, mean)
 
     def ending(self, queue: str, now: float, until: float) -> Iterator[str]:
-        """Workloads of the queue that are expected to end by then; late ones as `looks` has it."""
+        """Workloads of the queue that are expected to end by then; late ones as
+        `core.prediction.aging` estimates."""
         for end, key in self._ends.get(queue, ()):
             if end > until:
                 return
-            estimated = looks.believed(end, now)
+            estimated = aging.estimated_end(end, now)
             if estimated is not None and estimated <= until:
                 yield key
-
-
-def released_by(cycle: Cycle, branch: str, time: float) -> Sums:
-    """What a queue and those below it give back by then as running workloads end, less what their
-    reserved workloads take by then and keep."""
-    tree, snapshot, found = cycle.tree, cycle.snapshot, Sums()
-    below = [branch]
-    for name in below:
-        below += tree.children.get(name, ())
-        for key in snapshot.profile.ending(name, cycle.now, time):
-            queues.add(found, cycle.held.get(key, {}))
-    for held in cycle.reservations:
-        if held.start <= time < held.end and branch in tree.path(held.unit.queue):
-            queues.add(found, cycle.need(held.unit), -1)
-    return found

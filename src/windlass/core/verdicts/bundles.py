@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core.cluster import Cluster
-from windlass.core.shapes import Shape
+from windlass.core.cluster.cluster import Cluster
+from windlass.core.model.equivalence import Shape
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -22,16 +22,19 @@ MOST_TRIES = 64
 
 class Apart(NamedTuple):
     members: int
-    """How many there would be room for without the bundle."""
+    """How many pods would fit without the bundle."""
     resource: str = ""
     """What the place that comes nearest has too little of; "": none has the devices."""
     missing: int = 0
 
 
 def now(cluster: Cluster, shape: Shape) -> Apart:
-    """With what is free; the first member for which there is no room is looked at."""
+    """With what is free: what the first pod that does not fit is short of."""
     loose = cluster.shapes.unbundled(shape)
-    caps, without = cluster.caps(shape), cluster.caps_at(loose, np.arange(len(cluster)))
+    caps, without = (
+        cluster.pod_capacity(shape),
+        cluster.pod_capacity_at(loose, np.arange(len(cluster))),
+    )
     if caps.sum() == without.sum():
         return Apart(int(caps.sum()))
     scratch = cluster.fork(())
@@ -42,7 +45,7 @@ def now(cluster: Cluster, shape: Shape) -> Apart:
 
 def when_empty(cluster: Cluster, shape: Shape) -> Apart:
     """For a shape of which not one member fits even on empty nodes."""
-    without = cluster.capacity_of(cluster.shapes.unbundled(shape))
+    without = cluster.empty_pod_capacity(cluster.shapes.unbundled(shape))
     return Apart(
         int(without.sum()), *_nearest(cluster.emptied(), shape, np.flatnonzero(without))
     )  # fmt: skip
@@ -52,7 +55,7 @@ def _nearest(scratch: Cluster, shape: Shape, where: Ints) -> tuple[str, int]:
     """Of all NUMA nodes that have its devices, the one that lacks the least: of what, and how
     much. Takes devices of the cluster it is given."""
     needs = dict(shape.needs)
-    missing = scratch.locality.missing(shape, scratch.free, where)
+    missing = scratch.numa.missing(shape, scratch.free, where)
     parts: dict[int, Floats] = {}
     for (numa, column), amounts in missing.items():
         parts[numa] = parts.get(numa, np.zeros(len(where))) + amounts / needs[column]
@@ -63,7 +66,7 @@ def _nearest(scratch: Cluster, shape: Shape, where: Ints) -> tuple[str, int]:
     )
     names = {column: name for name, column in scratch.resources.items()}
     for _, at, numa in places[:MOST_TRIES]:
-        if scratch.bank.take(shape, int(where[at]), scratch.locality.only(numa)) is not None:
+        if scratch.device_table.take(shape, int(where[at]), scratch.numa.only(numa)) is not None:
             here = {c: int(short[at]) for (n, c), short in missing.items() if n == numa}
             column = max(here, key=lambda c: (here[c] / needs[c], names[c]))
             return names[column], here[column]

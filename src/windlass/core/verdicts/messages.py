@@ -1,108 +1,121 @@
-"""Why a unit waits, in one sentence with numbers: the cheap verdict that every unit gets.
+"""Why a workload waits, in one sentence with numbers: the cheap verdict that every workload gets.
 
-Names only queues and amounts, which everybody may see; who holds what is told by `core.explain`,
-to those who may know. Amounts are rounded so that a sentence never promises more than there is.
+It names only queues and amounts, which every user may see. Which workloads hold them is shown by
+`core.explain.explain`, to those who may know. Amounts are rounded so that a sentence never promises
+more than there is.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import difflib
-import functools
-import math
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import amounts, closed_by, together, ungranted
-from windlass.core.cluster import Cluster
-from windlass.core.facts import WHOLE, Constraint, Queue, Role, Unit, Verdict
-from windlass.core.place import Failure, Wish
-from windlass.core.queues import Shortage
-from windlass.core.shapes import Shape
-from windlass.core.together import Apart
+from windlass.core.cluster import host_ports
+from windlass.core.cluster.cluster import Cluster
+from windlass.core.decision.shadows import Reservation
+from windlass.core.decision.state import DecisionState
+from windlass.core.model.equivalence import Shape
+from windlass.core.model.pod_sets import PodSetRequest
+from windlass.core.model.types import WHOLE, Constraint, Queue, Role, Verdict, Workload
+from windlass.core.placement.placement_context import PlacementFailure
+from windlass.core.quota import usage
+from windlass.core.quota.quota_tree import Shortage
+from windlass.core.verdicts import (
+    advance_reservations,
+    bundles,
+    closed_nodes,
+    formatting,
+    ungrantable,
+)
+from windlass.core.verdicts.bundles import Apart
 from windlass.kinds.reasons import Reason
 
-if TYPE_CHECKING:
-    from windlass.core.cycle import Cycle
-    from windlass.core.shadows import Held
 
-_WITHIN = {"numa": "on one NUMA node", "pcie": "under one PCIe switch"}
-_BINARY = (("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10))
-
-
-def being_freed(unit: Unit) -> Verdict:
-    return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, "its room is being freed by others")
+def being_freed(workload: Workload) -> Verdict:
+    return Verdict(
+        workload.key, Reason.WAITING_FOR_CAPACITY, "waiting for preempted workloads to exit"
+    )
 
 
-def not_yet(unit: Unit) -> Verdict:
-    if unit.lately is None:
+def not_yet(workload: Workload) -> Verdict:
+    if workload.lately is None:
         message = "waits a while before it is tried again"
-        return Verdict(unit.key, Reason.WAITING_TO_RETRY, message)
-    reason, words = unit.lately
-    return Verdict(unit.key, reason, f"{words}; it is tried again at {moment(unit.not_before)}")
+        return Verdict(workload.key, Reason.WAITING_TO_RETRY, message)
+    reason, text = workload.lately
+    return Verdict(
+        workload.key,
+        reason,
+        f"{text}; it is tried again at {formatting.moment(workload.not_before)}",
+    )
 
 
-def behind(unit: Unit) -> Verdict:
-    message = f"queue {unit.queue} is strict and a unit before it waits for the same resources"
-    return Verdict(unit.key, Reason.BEHIND_IN_QUEUE, message, queue=unit.queue)
+def behind(workload: Workload) -> Verdict:
+    message = (
+        f"queue {workload.queue} is strict and a workload before it waits for the same resources"
+    )
+    return Verdict(workload.key, Reason.BEHIND_IN_QUEUE, message, queue=workload.queue)
 
 
-def over_share(unit: Unit, queue: str) -> Verdict:
+def over_share(workload: Workload, queue: str) -> Verdict:
     message = (
         f"queue {queue} used more than its share lately, and others wait below theirs; "
         "it starts as that evens out"
     )
-    return Verdict(unit.key, Reason.WAITING_FOR_SHARE, message, queue=queue)
+    return Verdict(workload.key, Reason.WAITING_FOR_SHARE, message, queue=queue)
 
 
-def over_user_share(unit: Unit) -> Verdict:
+def over_user_share(workload: Workload) -> Verdict:
     message = (
-        f"user {unit.user} used more than an equal share of queue {unit.queue} lately, and other "
-        "users wait below theirs; it starts as that evens out"
+        f"user {workload.user} used more than an equal share of queue {workload.queue} lately, "
+        "and other users wait below theirs; it starts as that evens out"
     )
     return Verdict(
-        unit.key, Reason.WAITING_FOR_SHARE, message, queue=unit.queue, user=unit.user
+        workload.key, Reason.WAITING_FOR_SHARE, message, queue=workload.queue, user=workload.user
     )  # fmt: skip
 
 
-def no_members(unit: Unit) -> Verdict:
-    message = "asks for no members: none of its roles must have any"
-    return Verdict(unit.key, Reason.IMPOSSIBLE, message, "members", 1)
+def no_members(workload: Workload) -> Verdict:
+    message = "asks for no replicas: every role has a minimum of 0"
+    return Verdict(workload.key, Reason.IMPOSSIBLE, message, "members", 1)
 
 
-def no_such_queue(unit: Unit, queues: Iterable[str]) -> Verdict:
-    near = difflib.get_close_matches(unit.queue, list(queues), n=1)
+def no_such_queue(workload: Workload, queues: Iterable[str]) -> Verdict:
+    near = difflib.get_close_matches(workload.queue, list(queues), n=1)
     hint = f"did you mean {near[0]}?" if near else "have it created or name another one"
-    message = f"queue {unit.queue} does not exist; {hint}"
-    return Verdict(unit.key, Reason.NO_SUCH_QUEUE, message, queue=unit.queue)
+    message = f"queue {workload.queue} does not exist; {hint}"
+    return Verdict(workload.key, Reason.NO_SUCH_QUEUE, message, queue=workload.queue)
 
 
-def not_yours(unit: Unit, queue: Queue) -> Verdict:
+def not_yours(workload: Workload, queue: Queue) -> Verdict:
     """A queue that is for others, or only for the queues below it."""
     allowed = ", ".join(sorted(queue.namespaces or ())[:5])
-    whose = f"is for the namespaces {allowed}, not for {unit.namespace}"
+    whose = f"is for the namespaces {allowed}, not for {workload.namespace}"
     whose = whose if allowed else "takes no runs, it only holds queues together"
     message = f"queue {queue.name} {whose}; name another one"
-    return Verdict(unit.key, Reason.QUEUE_NOT_YOURS, message, queue=queue.name)
+    return Verdict(workload.key, Reason.QUEUE_NOT_YOURS, message, queue=queue.name)
 
 
-def promised(verdict: Verdict, held: Held) -> Verdict:
-    """A head that waits, and knows until when at the latest if others end when they should; where
+def reserved(verdict: Verdict, reservation: Reservation) -> Verdict:
+    """A head that waits, and knows until when at the latest if others end when expected; where
     another queue may take its place, when it is likely to start."""
-    words = f"it starts by {moment(held.given)} if others end in time"
-    if not held.firm:
-        words = f"tentatively from {moment(held.given)} on: queues below their share come first"
-    return dataclasses.replace(verdict, message=f"{verdict.message}; {words}")
+    start = formatting.moment(reservation.given)
+    text = f"it starts by {start} if others end in time"
+    if not reservation.firm:
+        text = f"tentatively from {start} on: queues below their share come first"
+    return dataclasses.replace(verdict, message=f"{verdict.message}; {text}")
 
 
-def over_quota(unit: Unit, shortage: Shortage) -> Verdict:
+def over_quota(workload: Workload, shortage: Shortage) -> Verdict:
     resource, queue = shortage.resource, shortage.queue
-    need, left = told(resource, shortage.need), told(resource, shortage.left)
-    whole = told(resource, shortage.bound)
+    need, left = (
+        formatting.amount(resource, shortage.need),
+        formatting.amount(resource, shortage.left),
+    )
+    whole = formatting.amount(resource, shortage.bound)
     if shortage.rule == "limit":
         sentence = f"needs {need}; queue {queue} may use {left} more before its limit of {whole}"
         if shortage.need > shortage.bound:
@@ -116,13 +129,15 @@ def over_quota(unit: Unit, shortage: Shortage) -> Verdict:
         )
     else:
         sentence = f"needs {need}; queue {queue} may borrow {left} now, others keep the rest"
-    return Verdict(unit.key, Reason.WAITING_FOR_QUOTA, sentence, resource, shortage.deficit, queue)
+    return Verdict(
+        workload.key, Reason.WAITING_FOR_QUOTA, sentence, resource, shortage.deficit, queue
+    )
 
 
-def over_user_limit(unit: Unit, shortage: Shortage) -> Verdict:
+def over_user_limit(workload: Workload, shortage: Shortage) -> Verdict:
     """Against a limit of its user in a queue."""
     resource, queue, bound = shortage.resource, shortage.queue, shortage.bound
-    user = f"user {unit.user}" if unit.user else "workloads without a user"
+    user = f"user {workload.user}" if workload.user else "workloads without a user"
     if resource == "running":
         sentence = f"{user} may run {_workloads(bound)} at a time in queue {queue}"
     elif resource == "submitted":
@@ -131,238 +146,330 @@ def over_user_limit(unit: Unit, shortage: Shortage) -> Verdict:
             "were submitted before this one and have not ended"
         )
     else:
-        need, left = told(resource, shortage.need), told(resource, shortage.left)
+        need, left = (
+            formatting.amount(resource, shortage.need),
+            formatting.amount(resource, shortage.left),
+        )
         sentence = f"needs {need}; {user} may hold {left} more of at most "
-        sentence += f"{told(resource, bound)} in queue {queue}"
+        sentence += f"{formatting.amount(resource, bound)} in queue {queue}"
     return Verdict(
-        unit.key, Reason.WAITING_FOR_QUOTA, sentence, resource, shortage.deficit, queue,
-        user=unit.user,
+        workload.key, Reason.WAITING_FOR_QUOTA, sentence, resource, shortage.deficit, queue,
+        user=workload.user,
     )  # fmt: skip
 
 
-def behind_own(unit: Unit) -> Verdict:
+def behind_own(workload: Workload) -> Verdict:
     message = (
-        f"queue {unit.queue} is strict and a workload of the same user before it waits for the "
+        f"queue {workload.queue} is strict and a workload of the same user before it waits for the "
         "user's limit"
     )
-    return Verdict(unit.key, Reason.BEHIND_IN_QUEUE, message, queue=unit.queue, user=unit.user)
+    return Verdict(
+        workload.key, Reason.BEHIND_IN_QUEUE, message, queue=workload.queue, user=workload.user
+    )
 
 
 def _workloads(count: int) -> str:
     return f"{count} workload{'s' if count != 1 else ''}"
 
 
-def over_space(unit: Unit, shortage: Shortage) -> Verdict:
+def over_space(workload: Workload, shortage: Shortage) -> Verdict:
     """Against a quota of its namespace, which the cluster itself enforces."""
     resource = shortage.resource
-    need, left = told(resource, shortage.need), told(resource, shortage.left)
+    need, left = (
+        formatting.amount(resource, shortage.need),
+        formatting.amount(resource, shortage.left),
+    )
     sentence = (
         f"needs {need}; ResourceQuota {shortage.queue} leaves {left} of "
-        f"{told(resource, shortage.bound)}"
+        f"{formatting.amount(resource, shortage.bound)}"
     )
-    return Verdict(unit.key, Reason.WAITING_FOR_QUOTA, sentence, resource, shortage.deficit)
+    return Verdict(workload.key, Reason.WAITING_FOR_QUOTA, sentence, resource, shortage.deficit)
 
 
-def no_room(cycle: Cycle, unit: Unit, failure: Failure, remark: str = "") -> Verdict:
-    """From what `place` missed to a sentence: impossible, too little in all, or not together; with
-    a remark on why nobody was stopped for it."""
-    if len(unit.roles) > 1:
-        return _no_room(cycle, unit, failure, remark)
-    # Thousands miss the same: the sentence is made once.
-    (asked,), shape_of = unit.roles, cycle.scene.cluster.shape_of
+HOST_PORTS = "host ports"
+"""The resource of a verdict on a workload whose host ports are in use."""
+
+
+@dataclasses.dataclass(slots=True)
+class MessageCache:
+    """What messages of one decision repeat. Thousands of workloads miss the same."""
+
+    scarcest: dict[int, tuple[str, int, int]] = dataclasses.field(default_factory=dict)
+    """Shape id -> what it was short of when it first did not fit."""
+    apart: dict[int, Apart] = dataclasses.field(default_factory=dict)
+    """Shape id -> what its bundle was short of then."""
+    pods: dict[int, str] = dataclasses.field(default_factory=dict)
+    """Shape id -> what one pod asks for."""
+    closed: dict[int, str] = dataclasses.field(default_factory=dict)
+    """Shape id -> which nodes that could hold it take no pods now."""
+    verdicts: dict[object, Verdict] = dataclasses.field(default_factory=dict)
+    """What was missing -> the verdict."""
+
+
+def no_capacity(
+    state: DecisionState, workload: Workload, failure: PlacementFailure, remark: str = ""
+) -> Verdict:
+    """The verdict on a failed placement: impossible, too little in total, or not on one node; with
+    a remark on why no workload is preempted for it."""
+    if len(workload.roles) > 1:
+        return _no_capacity(state, workload, failure, remark)
+    # Thousands of workloads miss the same: the message is made once.
+    (asked,), shape_of = workload.roles, state.context.cluster.shape_of
     shape = missing = original = shape_of(asked).id
-    waits = cycle.snapshot.waiting.get(unit.key, unit)
-    if waits is not unit:
+    waits = state.snapshot.waiting.get(workload.key, workload)
+    if waits is not workload:
         original = shape_of(waits.roles[0]).id
     if failure.role is not asked:
         missing = shape_of(failure.role).id
-    near = unit.topology and (unit.topology.level, unit.topology.required)
+    near = workload.topology and (workload.topology.level, workload.topology.required)
     key = (
-        shape, original, missing, asked.least, unit.gang, near, failure.wanted, failure.room,
-        failure.topology, failure.resolved, failure.reserved_until, remark,
+        shape, original, missing, asked.min_count, workload.gang, near, failure.wanted,
+        failure.fitting,
+        failure.topology, failure.resolved, failure.reserved_until, failure.rule, remark,
     )  # fmt: skip
-    known = cycle.sentences.get(key)
+    known = state.cache(MessageCache).verdicts.get(key)
     if known is None:
-        known = cycle.sentences[key] = _no_room(cycle, unit, failure, remark)
-    return addressed(known, unit.key)
+        known = state.cache(MessageCache).verdicts[key] = _no_capacity(
+            state, workload, failure, remark
+        )
+    return addressed(known, workload.key)
 
 
 def addressed(verdict: Verdict, key: str) -> Verdict:
-    """The same, said to another unit."""
-    if verdict.unit == key:
+    """The same verdict on another workload."""
+    if verdict.workload == key:
         return verdict
     return Verdict(
         key, verdict.reason, verdict.message, verdict.resource, verdict.deficit, verdict.queue,
-        verdict.resolved, verdict.user,
+        verdict.resolved, verdict.user, verdict.possible,
     )  # fmt: skip
 
 
-def _no_room(cycle: Cycle, unit: Unit, failure: Failure, remark: str) -> Verdict:
-    known = _impossible(cycle, unit) or closed_by.verdict(cycle, unit)
+def _no_capacity(
+    state: DecisionState, workload: Workload, failure: PlacementFailure, remark: str
+) -> Verdict:
+    known = _impossible(state, workload) or advance_reservations.verdict(state, workload)
     if known is not None:
         return known
     role, remark = failure.role, f"; {remark}" if remark else ""
     if failure.reserved_until is not None:
-        return _kept_for_others(cycle, unit, failure.reserved_until, role, remark)
-    asks = _asks(cycle, role, failure.wanted)
-    missing = max(0, failure.wanted - failure.room)
+        return _kept_for_others(state, workload, failure.reserved_until, role, remark)
+    asks, remark = _asks(state, role, failure.wanted), _closed(state, role) + remark
+    missing = max(0, failure.wanted - failure.fitting)
+    if failure.rule:
+        message = f"{asks}; {failure.rule}{remark}"
+        return Verdict(workload.key, Reason.WAITING_FOR_TOPOLOGY, message, resolved=False)
     if not failure.resolved:
         message = f"{asks}; no arrangement was found in the time a decision may take{remark}"
-        return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, message, resolved=False)
-    if failure.topology and unit.topology is not None:
-        level = unit.topology.level
-        message = f"{asks} in one {level}; the best {level} has room for {failure.room} now{remark}"
-        return Verdict(unit.key, Reason.WAITING_FOR_TOPOLOGY, message, level, missing)
-    shape = cycle.scene.cluster.shape_of(role)
-    if shape.id not in cycle.closed:
-        cycle.closed[shape.id] = _closed(cycle.scene.cluster, shape)
-    remark = cycle.closed[shape.id] + remark
-    message = f"{asks}; room for {failure.room} now"
+        return Verdict(workload.key, Reason.WAITING_FOR_CAPACITY, message, resolved=False)
+    if failure.topology and workload.topology is not None:
+        level = workload.topology.level
+        message = f"{asks} in one {level}; {failure.fitting} fit in the best {level} now{remark}"
+        return Verdict(workload.key, Reason.WAITING_FOR_TOPOLOGY, message, level, missing)
+    shape = state.context.cluster.shape_of(role)
+    message = f"{asks}; {failure.fitting} fit now"
     if shape.bundle:
-        apart = _not_together(cycle, shape)
+        apart = _not_together(state, shape)
         if apart.members >= failure.wanted:
             message += f", enough is free on nodes but {_lacks(shape.bundle, apart)}{remark}"
             resource, short = apart.resource or shape.bundle, apart.missing or missing
-            return Verdict(unit.key, Reason.WAITING_FOR_TOPOLOGY, message, resource, short)
-    if shape.id not in cycle.scarce:
-        cycle.scarce[shape.id] = _scarcest(cycle, role)
-    resource, members, per_member = cycle.scarce[shape.id]
+            return Verdict(workload.key, Reason.WAITING_FOR_TOPOLOGY, message, resource, short)
+    words, resource, short = _short_of(state, failure)
+    message += words + remark
+    return Verdict(workload.key, Reason.WAITING_FOR_CAPACITY, message, resource, short or missing)
+
+
+def _closed(state: DecisionState, role: Role) -> str:
+    """Which nodes that could hold the role take no pods now, told once."""
+    shape, known = state.context.cluster.shape_of(role), state.cache(MessageCache).closed
+    if shape.id not in known:
+        known[shape.id] = closed_nodes.remark(state.context.cluster, shape)
+    return known[shape.id]
+
+
+def _short_of(state: DecisionState, failure: PlacementFailure) -> tuple[str, str, int]:
+    """Of which resource how much is missing, and that as the end of a sentence."""
+    cluster, role = state.context.cluster, failure.role
+    shape, known = cluster.shape_of(role), state.cache(MessageCache).scarcest
+    if shape.id not in known:
+        known[shape.id] = _scarcest(state, role)
+    resource, members, per_member = known[shape.id]
     short = max(0, failure.wanted - members) * per_member
+    usable = cluster.usable(role.constraint)
+    if usable is not None and not usable.any() and _closed(state, role):
+        return "", resource, short  # not an amount is missing, but a node
     if short:
-        message += f", short of {told(resource, short)}"
-    elif resource:
-        message += ", too little of everything together on one node"
-    message += remark
-    return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, message, resource, short or missing)
+        return f", short of {formatting.amount(resource, short)}", resource, short
+    if role.ports and (taken := _ports_taken(state, role)):
+        return f", {taken}", HOST_PORTS, short
+    if resource:
+        return ", too little of everything together on one node", resource, short
+    return "", resource, short
 
 
-def _kept_for_others(cycle: Cycle, unit: Unit, until: float, role: Role, remark: str) -> Verdict:
+def _ports_taken(state: DecisionState, role: Role) -> str:
+    """Which host ports of it are in use on nodes that have the capacity; "" if none is."""
+    cluster = state.context.cluster
+    without = cluster.shape_of(dataclasses.replace(role, ports=()))
+    free = set(np.flatnonzero(cluster.pod_capacity_at(without, np.arange(len(cluster)))).tolist())
+    taken = {
+        wanted: count
+        for wanted in role.ports
+        if (count := len(free & _holders_of(cluster, wanted)))
+    }
+    if not taken:
+        return ""
+    names = ", ".join(str(host_ports.number(port)) for port in taken)
+    most = max(taken.values())
+    nodes = "the node that has" if len(free) == 1 else f"{most} of {len(free)} nodes that have"
+    return f"host port {names} is in use on {nodes} the capacity"
+
+
+def _holders_of(cluster: Cluster, port: int) -> set[int]:
+    """Nodes on which a pod holds a host port that clashes with this one."""
+    known = host_ports.clashing((port,), cluster.ports)
+    return set[int]().union(*(cluster.ports[each] for each in known))
+
+
+def _kept_for_others(
+    state: DecisionState, workload: Workload, until: float, role: Role, remark: str
+) -> Verdict:
+    start = formatting.moment(until)
     message = (
-        f"there is room for {_each(cycle, role)}, held from {moment(until)} on for who waits "
-        f"longer; it would still run then{remark}"
+        f"{_each(state, role)} fit now, reserved from {start} on for a workload that waits longer; "
+        f"it would still run then{remark}"
     )
-    return Verdict(unit.key, Reason.RESERVED_UNTIL, message)
+    return Verdict(workload.key, Reason.RESERVED_UNTIL, message)
 
 
-def _not_together(cycle: Cycle, shape: Shape) -> Apart:
-    found = cycle.apart.get(shape.id)
+def _not_together(state: DecisionState, shape: Shape) -> Apart:
+    found = state.cache(MessageCache).apart.get(shape.id)
     if found is None:
-        found = cycle.apart[shape.id] = together.now(cycle.scene.cluster, shape)
+        found = state.cache(MessageCache).apart[shape.id] = bundles.now(
+            state.context.cluster, shape
+        )
     return found
 
 
 def _lacks(bundle: str, apart: Apart) -> str:
     if not apart.resource:
-        return f"none has its devices {_WITHIN[bundle]}"
-    short = told(apart.resource, apart.missing)
+        return f"none has its devices {formatting.WITHIN[bundle]}"
+    short = formatting.amount(apart.resource, apart.missing)
     return f"the nearest NUMA node with its devices is short of {short}"
 
 
-def _closed(cluster: Cluster, shape: Shape) -> str:
-    """How many nodes that could hold it take nobody now: whoever opens one may help."""
-    could = (cluster.capacity_of(shape) > 0) & ~cluster.open
-    count = sum(not cluster.nodes[i].ready for i in np.flatnonzero(could))
-    if not count:
-        return ""
-    those = (
-        "1 node that could hold it is" if count == 1 else f"{count} nodes that could hold it are"
-    )
-    return f"; {those} cordoned or not ready"
-
-
-def _asks(cycle: Cycle, role: Role, count: int) -> str:
-    each = _each(cycle, role)
+def _asks(state: DecisionState, role: Role, count: int) -> str:
+    each = _each(state, role)
     return f"needs {count} x {each}" if count > 1 else f"needs {each}"
 
 
-def _each(cycle: Cycle, role: Role) -> str:
-    """What one member asks for, told once."""
-    shape = cycle.scene.cluster.shape_of(role).id
-    each = cycle.words.get(shape)
+def _each(state: DecisionState, role: Role) -> str:
+    """What one pod asks for, formatted once per shape."""
+    shape = state.context.cluster.shape_of(role).id
+    each = state.cache(MessageCache).pods.get(shape)
     if each is None:
-        each = cycle.words[shape] = told_role(role)
+        each = state.cache(MessageCache).pods[shape] = formatting.pod_resources(role)
     return each
 
 
 # --- impossible: with the certificate -----------------------------------------------------------
 
 
-def _impossible(cycle: Cycle, unit: Unit) -> Verdict | None:
+def _impossible(state: DecisionState, workload: Workload) -> Verdict | None:
     """What even empty nodes could not hold, by a bound that no arrangement can pass."""
-    cluster = cycle.scene.cluster
+    cluster = state.context.cluster
     if not len(cluster):
         message = "no node has joined yet"
-        return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, message, "nodes", 1)
+        return Verdict(workload.key, Reason.WAITING_FOR_CAPACITY, message, "nodes", 1)
     # As it was asked for: quotas may have narrowed the models, but quotas change.
-    asked = cycle.snapshot.waiting.get(unit.key, unit)
+    asked = state.snapshot.waiting.get(workload.key, workload)
     level = asked.topology.level if asked.topology and asked.topology.required else ""
     if level and level not in ("node", *cluster.levels):
         known = ", ".join((*cluster.levels, "node"))
         message = f"must be in one {level}, but nodes are known by {known} only"
-        return Verdict(unit.key, Reason.IMPOSSIBLE, message, level, 1)
-    told = cycle.asked(asked)
-    for wish, shape in zip(told.wishes, told.shapes, strict=True):
+        return Verdict(workload.key, Reason.IMPOSSIBLE, message, level, 1)
+    info = state.info(asked)
+    for request, shape in zip(info.requests, info.shapes, strict=True):
         if not shape.is_counted_exactly:
             continue
-        most = cycle.most_when_empty(shape)
-        if most < wish.count:
-            return _too_little(cycle, unit, wish, most)
+        most = state.most_when_empty(shape)
+        if most < request.count:
+            return _too_little(state, workload, request, most)
         if level:
-            within = cycle.most_in_one(shape, level)
-            if within < wish.count:
-                asks = _asks(cycle, wish.role, wish.count)
+            within = state.most_in_domain(shape, level)
+            if within < request.count:
+                asks = _asks(state, request.role, request.count)
                 message = f"{asks} in one {level}; the largest {level} holds {within} even if empty"
-                missing = wish.count - within
-                return Verdict(unit.key, Reason.IMPOSSIBLE, message, level, missing)
+                missing = request.count - within
+                return Verdict(
+                    workload.key, Reason.IMPOSSIBLE, message, level, missing, possible=within
+                )
     return None
 
 
-def _too_little(cycle: Cycle, unit: Unit, wish: Wish, most: int) -> Verdict:
-    cluster, role = cycle.scene.cluster, wish.role
-    allowed = cluster.mask(role.constraint)
+def _too_little(
+    state: DecisionState, workload: Workload, pod_set: PodSetRequest, most: int
+) -> Verdict:
+    cluster, role = state.context.cluster, pod_set.role
+    allowed = cluster.lasting_mask(role.constraint)
     if not allowed.any():
         lacks = _not_offered(cluster, role.constraint)
         if lacks:
             message = f"needs nodes that offer {lacks}; none of those it may use does"
-            return Verdict(unit.key, Reason.UNSUPPORTED, message, lacks, wish.count)
+            return Verdict(workload.key, Reason.UNSUPPORTED, message, lacks, pod_set.count)
         those = f", with those of RuntimeClass {role.runtime.name}" if role.runtime else ""
         message = f"no node has the labels and taints it asks for{those}"
-        return Verdict(unit.key, Reason.IMPOSSIBLE, message, "nodes", wish.count)
+        return Verdict(workload.key, Reason.IMPOSSIBLE, message, "nodes", pod_set.count)
     if most:
-        message = f"{_asks(cycle, role, wish.count)}; all nodes together hold {most} even if empty"
-        return Verdict(unit.key, Reason.IMPOSSIBLE, message, "members", wish.count - most)
+        message = (
+            f"{_asks(state, role, pod_set.count)}; all nodes together hold {most} even if empty"
+        )
+        return Verdict(
+            workload.key, Reason.IMPOSSIBLE, message, "members", pod_set.count - most, possible=most
+        )
     for name, need in sorted(role.needs.items()):
         column = cluster.resources.get(name)
-        largest = int(cluster.capacity[column, allowed].max()) if column is not None else 0
+        largest = int(cluster.allocatable[column, allowed].max()) if column is not None else 0
         if need > largest:
-            own = told_overhead(role, name)
-            message = f"needs {told(name, need)} on one node{own}; the largest has "
-            message += told(name, largest)
-            return Verdict(unit.key, Reason.IMPOSSIBLE, message, name, need - largest)
+            own = formatting.overhead(role, name)
+            message = f"needs {formatting.amount(name, need)} on one node{own}; the largest has "
+            message += formatting.amount(name, largest)
+            return Verdict(
+                workload.key, Reason.IMPOSSIBLE, message, name, need - largest, possible=largest
+            )
     for request in role.devices:
         nodes = (cluster.nodes[i] for i in np.flatnonzero(allowed))
         there = [each for node in nodes for each in node.devices if each.kind == request.kind]
-        why = ungranted.why(request, there)
+        why = ungrantable.why(request, there)
         if why:
-            return Verdict(unit.key, Reason.IMPOSSIBLE, why, request.kind, WHOLE)
-        have = int(cluster.bank.eligible(request)[allowed].sum(axis=1).max(initial=0))
+            return Verdict(workload.key, Reason.IMPOSSIBLE, why, request.kind, WHOLE)
+        have = int(cluster.device_table.eligible(request)[allowed].sum(axis=1).max(initial=0))
         if have < request.count:
-            asks = told_role(dataclasses.replace(role, needs={}, devices=(request,), bundle=""))
+            asks = formatting.pod_resources(
+                dataclasses.replace(role, needs={}, devices=(request,), bundle="")
+            )
             message = f"needs {asks} on one node; the node with most of them has {have}"
             missing = request.count - have
-            return Verdict(unit.key, Reason.IMPOSSIBLE, message, request.kind, missing * WHOLE)
+            return Verdict(
+                workload.key, Reason.IMPOSSIBLE, message, request.kind, missing * WHOLE,
+                possible=have * WHOLE,
+            )  # fmt: skip
     if role.bundle:
-        apart = together.when_empty(cluster, cluster.shape_of(role))
+        apart = bundles.when_empty(cluster, cluster.shape_of(role))
         if apart.members:
-            return _never_together(unit, role, apart)
-    message = f"needs {told_role(role)} on one node; no node has all of it, even if empty"
-    return Verdict(unit.key, Reason.IMPOSSIBLE, message, "node", 1)
+            return _never_together(workload, role, apart)
+    message = (
+        f"needs {formatting.pod_resources(role)} on one node; no node has all of it, even if empty"
+    )
+    return Verdict(workload.key, Reason.IMPOSSIBLE, message, "node", 1)
 
 
-def _never_together(unit: Unit, role: Role, apart: Apart) -> Verdict:
-    message = f"needs {told_role(role)}; even of empty nodes {_lacks(role.bundle, apart)}"
+def _never_together(workload: Workload, role: Role, apart: Apart) -> Verdict:
+    message = (
+        f"needs {formatting.pod_resources(role)}; even of empty nodes {_lacks(role.bundle, apart)}"
+    )
     resource, short = apart.resource or role.bundle, apart.missing or 1
-    return Verdict(unit.key, Reason.IMPOSSIBLE, message, resource, short)
+    return Verdict(workload.key, Reason.IMPOSSIBLE, message, resource, short)
 
 
 def _not_offered(cluster: Cluster, constraint: Constraint) -> str:
@@ -370,16 +477,16 @@ def _not_offered(cluster: Cluster, constraint: Constraint) -> str:
     asked = sorted(constraint.capabilities)
     if not asked:
         return ""
-    usable = cluster.mask(dataclasses.replace(constraint, capabilities=frozenset()))
+    usable = cluster.lasting_mask(dataclasses.replace(constraint, capabilities=frozenset()))
     offers = [cluster.nodes[i].capabilities for i in np.flatnonzero(usable)]
     nowhere = [name for name in asked if not any(name in offered for offered in offers)]
     return " and ".join(nowhere or asked) if offers else ""
 
 
-def _scarcest(cycle: Cycle, role: Role) -> tuple[str, int, int]:
+def _scarcest(state: DecisionState, role: Role) -> tuple[str, int, int]:
     """The resource of which the fewest members could be had, were it the only one needed: its
     name, so many members, and what each needs of it."""
-    cluster = cycle.scene.cluster
+    cluster = state.context.cluster
     usable = cluster.usable(role.constraint)
 
     def members(fit: npt.NDArray[np.int64]) -> int:
@@ -392,78 +499,10 @@ def _scarcest(cycle: Cycle, role: Role) -> tuple[str, int, int]:
             fit = np.maximum(cluster.free[column] // need, 0)
             found.append((members(fit), name, need))
     for request in role.devices:
-        fit = cluster.bank.fit_request(request, slice(None))
+        fit = cluster.device_table.fit_request(request, slice(None))
         name = f"{request.kind}/{request.models[0]}" if len(request.models) == 1 else request.kind
-        found.append((members(fit), name, amounts.charge(cluster, request)))
+        found.append((members(fit), name, usage.charge(cluster, request)))
     if not found:
         return "", 0, 0
     most, name, need = min(found)
     return name, most, need
-
-
-# --- amounts in words ---------------------------------------------------------------------------
-
-
-@functools.lru_cache(maxsize=256)
-def moment(seconds: float) -> str:
-    """Rounded up to the second: the words never promise more than the number."""
-    last = datetime.datetime.max.replace(microsecond=0, tzinfo=datetime.UTC).timestamp()
-    moment = datetime.datetime.fromtimestamp(math.ceil(min(seconds, last)), datetime.UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def told(resource: str, amount: int) -> str:
-    """`1.5 cpu`, `0.25 gpu`, exact; `32Gi memory`: rounded down to tenths."""
-    if resource == "memory":
-        return f"{_bytes(amount)} memory"
-    if resource in ("pods", "members", "nodes") or resource.startswith("attach:"):
-        return f"{amount} {resource}"
-    return f"{_thousandths(amount)} {resource}"
-
-
-def told_role(role: Role) -> str:
-    """What one member asks for."""
-    parts = []
-    for request in role.devices:
-        model = f" ({' or '.join(request.models)})" if request.models else ""
-        if request.form == "whole":
-            parts.append(f"{request.count} {request.kind}{model}")
-        elif request.form == "ratio":
-            parts.append(f"1/{request.ratio} {request.kind}{model}")
-        elif request.form == "partition":
-            parts.append(f"{request.profile} of a {request.kind}{model}")
-        else:
-            size = [f"{request.memory}Mi"] if request.memory else []
-            size += [f"{request.compute / 10:g}%"] if request.compute else []
-            parts.append(f"{' and '.join(size)} of a {request.kind}{model}")
-    parts += [told(name, amount) for name, amount in sorted(_shown(role.needs).items())]
-    within = f" {_WITHIN[role.bundle]}" if role.bundle else ""
-    return (", ".join(parts) or "a place") + told_overhead(role) + within
-
-
-def told_overhead(role: Role, only: str = "") -> str:
-    """What of the needs nobody asked for, but the runtime takes; `only` of one resource."""
-    if role.runtime is None:
-        return ""
-    shown = _shown(dict(role.runtime.overhead))
-    parts = [told(n, amount) for n, amount in sorted(shown.items()) if only in ("", n)]
-    return f" ({', '.join(parts)} of it for RuntimeClass {role.runtime.name})" if parts else ""
-
-
-def _shown(needs: Mapping[str, int]) -> dict[str, int]:
-    return {name: amount for name, amount in needs.items() if amount and name != "pods"}
-
-
-def _bytes(value: int) -> str:
-    for suffix, bits in _BINARY:
-        if value >= 1 << bits:
-            whole, tenth = divmod(value * 10 >> bits, 10)
-            return f"{whole}.{tenth}{suffix}" if tenth else f"{whole}{suffix}"
-    return str(value)
-
-
-def _thousandths(value: int) -> str:
-    if 0 < value < 100:
-        return f"{value}m"
-    whole, rest = divmod(value, 1000)
-    return f"{whole}.{rest:03}".rstrip("0") if rest else str(whole)

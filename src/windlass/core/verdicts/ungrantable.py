@@ -1,4 +1,4 @@
-"""Why nobody here can ever grant a part of a device that a member asks for: what is missing, to
+"""Why no node here can ever grant a part of a device that a pod asks for: what is missing, to
 which devices, and what to do. Called by `verdicts` with the devices of the nodes it may use.
 """
 
@@ -6,24 +6,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from windlass.core import choosing
-from windlass.core.facts import Device, DeviceRequest
+from windlass.core.cluster import device_allocation
+from windlass.core.model.types import Device, DeviceRequest
 
 _OFFERS = "in windlass.dev/capabilities"
 
 
 def why(request: DeviceRequest, there: Sequence[Device]) -> str:
-    """`there`: devices of the kind. "": somebody can, or there is no device at all."""
+    """`there`: devices of the kind. "": a node can, or there is no device at all."""
     if request.form == "whole" or not there:
         return ""
     left = there
     # Each step looks only at devices that passed those before: the first to leave none is why.
     for keeps, says in (
-        (choosing.is_model, _no_model),
-        (choosing.is_granted, _nobody_grants),
-        (choosing.has_profile, _no_profile),
-        (choosing.is_apart, _not_apart),
-        (choosing.has_memory, _too_small),
+        (device_allocation.is_model, _no_model),
+        (device_allocation.is_granted, _not_granted),
+        (device_allocation.has_profile, _no_profile),
+        (device_allocation.is_apart, _not_apart),
+        (device_allocation.has_memory, _too_small),
     ):
         passing = [device for device in left if keeps(device, request)]
         if not passing:
@@ -41,15 +41,15 @@ def _no_model(request: DeviceRequest, there: Sequence[Device]) -> str:
             f"{', '.join(known)}: name one of these, or no model"
         )
     return (
-        f"needs a part of a {kind} ({wanted}); no node it may use says of which model its {kind} "
-        f"is: have it labelled windlass.dev/{kind}-model, or name no model"
+        f"needs a part of a {kind} ({wanted}); no node it may use has the label "
+        f"windlass.dev/{kind}-model: have it set, or name no model"
     )
 
 
-def _nobody_grants(request: DeviceRequest, _: Sequence[Device]) -> str:
+def _not_granted(request: DeviceRequest, _: Sequence[Device]) -> str:
     what = _parts(request)
     return (
-        f"no node says who grants {what} of {_named(request)}: none that has any offers {what} "
+        f"no node grants {what} of {_named(request)}: none that has any offers {what} "
         f"{_OFFERS}; ask for whole ones"
     )
 
@@ -76,9 +76,9 @@ def _too_small(request: DeviceRequest, there: Sequence[Device]) -> str:
             f"granted has {largest}Mi"
         )
     return (
-        f"needs {request.memory}Mi of a {_named(request)}; no node that grants shares of it says "
-        f"how much memory it has: have it labelled windlass.dev/{kind}-memory, or ask for a share "
-        "by compute or as a fraction"
+        f"needs {request.memory}Mi of a {_named(request)}; no node that grants shares of it has "
+        f"the label windlass.dev/{kind}-memory: have it set, or ask for a share by compute or as a "
+        "fraction"
     )
 
 

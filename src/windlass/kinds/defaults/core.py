@@ -1,8 +1,8 @@
 """Defaults and rules of Kubernetes' own kinds, for the embedded server.
 
-The part of kube-apiserver's behaviour that users of kubectl notice: what it fills in, what it
-refuses and in which words. On a cluster the API server does this itself. Pods have their own
-module, `kinds.pods`.
+The part of kube-apiserver's behaviour that users of kubectl notice: its defaults, its validation
+and its messages. On a cluster the API server does this itself. Pods have a module of their own,
+`kinds.defaults.pods`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from windlass.kinds import kubernetes, metadata, pods, problems, structure
-from windlass.kinds.meta import Object
-from windlass.kinds.problems import Problem
+from windlass.kinds.defaults import object_meta, pods
+from windlass.kinds.schema import field_errors, structural
+from windlass.kinds.schema.field_errors import Problem
+from windlass.kinds.types import core
+from windlass.kinds.types.meta import Object
 
 Json = dict[str, Any]
 Check = Callable[[Json], list[Problem]]
@@ -28,13 +30,13 @@ _MAX_USER_PRIORITY: Final = 1_000_000_000
 
 
 def defaulted(kind: type[Object], value: Json) -> Json:
-    """The object with what Kubernetes fills in."""
+    """The object with Kubernetes' defaults."""
     fill = _FILL.get(kind)
     return fill(value) if fill else value
 
 
 def check(kind: type[Object], value: Json, old: Json | None) -> list[Problem]:
-    """What Kubernetes would refuse, of an object whose types are right."""
+    """The problems that Kubernetes reports for an object whose types are valid."""
     rule, change = _CHECK.get(kind), _CHANGE.get(kind)
     found = rule(value) if rule else []
     return found + change(value, old) if change and old is not None else found
@@ -111,7 +113,7 @@ def _check_config_map(value: Json) -> list[Problem]:
     found += _base64_values(value, "binaryData") + _data_size(value)
     for key in sorted((value.get("data") or {}).keys() & (value.get("binaryData") or {}).keys()):
         why = "duplicate of key present in binaryData"
-        found.append(problems.invalid(f"data[{key}]", key, why))
+        found.append(field_errors.invalid(f"data[{key}]", key, why))
     return found
 
 
@@ -120,15 +122,15 @@ def _check_service(value: Json) -> list[Problem]:
     found: list[Problem] = []
     kinds = ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName")
     if spec.get("type") and spec["type"] not in kinds:
-        found.append(problems.unsupported("spec.type", spec["type"], kinds))
+        found.append(field_errors.unsupported("spec.type", spec["type"], kinds))
     headless = spec.get("clusterIP") == "None" or spec.get("type") == "ExternalName"
     if not spec.get("ports") and not headless:
-        found.append(problems.required("spec.ports"))
+        found.append(field_errors.required("spec.ports"))
     for index, port in enumerate(spec.get("ports") or ()):
         found += pods.port_problems(port.get("port"), f"spec.ports[{index}].port")
         if len(spec["ports"]) > 1 and not port.get("name"):
-            found.append(problems.required(f"spec.ports[{index}].name"))
-    return found + metadata.label_problems(spec.get("selector") or {}, "spec.selector")
+            found.append(field_errors.required(f"spec.ports[{index}].name"))
+    return found + object_meta.label_problems(spec.get("selector") or {}, "spec.selector")
 
 
 def _check_node(value: Json) -> list[Problem]:
@@ -137,9 +139,9 @@ def _check_node(value: Json) -> list[Problem]:
     effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
     for index, taint in enumerate(spec.get("taints") or ()):
         path = f"spec.taints[{index}]"
-        found += metadata.qualified_name_problems(taint.get("key"), f"{path}.key")
+        found += object_meta.qualified_name_problems(taint.get("key"), f"{path}.key")
         if taint.get("effect") not in effects:
-            found.append(problems.unsupported(f"{path}.effect", taint.get("effect"), effects))
+            found.append(field_errors.unsupported(f"{path}.effect", taint.get("effect"), effects))
     for field in ("capacity", "allocatable"):
         found += pods.quantity_problems(status.get(field) or {}, f"status.{field}")
     return found
@@ -151,17 +153,19 @@ def _check_lease(value: Json) -> list[Problem]:
     seconds = spec.get("leaseDurationSeconds")
     if seconds is not None and seconds <= 0:
         found.append(
-            problems.invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0")
+            field_errors.invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0")
         )
     changes = spec.get("leaseTransitions")
     if changes is not None and changes < 0:
         found.append(
-            problems.invalid("spec.leaseTransitions", changes, "must be greater than or equal to 0")
+            field_errors.invalid(
+                "spec.leaseTransitions", changes, "must be greater than or equal to 0"
+            )
         )
     for field in ("acquireTime", "renewTime"):
-        if spec.get(field) is not None and not structure.is_time(spec[field]):
+        if spec.get(field) is not None and not structural.is_time(spec[field]):
             allowed = "must be a time such as 2026-01-01T10:20:00.000000Z"
-            found.append(problems.invalid(f"spec.{field}", spec[field], allowed))
+            found.append(field_errors.invalid(f"spec.{field}", spec[field], allowed))
     return found
 
 
@@ -170,10 +174,12 @@ def _check_priority_class(value: Json) -> list[Problem]:
     amount = value.get("value") or 0
     if amount > _MAX_USER_PRIORITY and not value["metadata"].get("name", "").startswith("system-"):
         why = f"maximum allowed value of a user defined priority is {_MAX_USER_PRIORITY}"
-        found.append(problems.forbidden("value", why))
+        found.append(field_errors.forbidden("value", why))
     policies = ("PreemptLowerPriority", "Never")
     if value.get("preemptionPolicy") not in (None, *policies):
-        found.append(problems.unsupported("preemptionPolicy", value["preemptionPolicy"], policies))
+        found.append(
+            field_errors.unsupported("preemptionPolicy", value["preemptionPolicy"], policies)
+        )
     return found
 
 
@@ -182,15 +188,15 @@ def _check_binding(value: Json) -> list[Problem]:
     role = value.get("roleRef") or {}
     if role.get("kind") not in ("Role", "ClusterRole"):
         found.append(
-            problems.unsupported("roleRef.kind", role.get("kind"), ("Role", "ClusterRole"))
+            field_errors.unsupported("roleRef.kind", role.get("kind"), ("Role", "ClusterRole"))
         )
     if not role.get("name"):
-        found.append(problems.required("roleRef.name"))
+        found.append(field_errors.required("roleRef.name"))
     kinds = ("User", "Group", "ServiceAccount")
     for index, subject in enumerate(value.get("subjects") or ()):
         if subject.get("kind") not in kinds:
             path = f"subjects[{index}].kind"
-            found.append(problems.unsupported(path, subject.get("kind"), kinds))
+            found.append(field_errors.unsupported(path, subject.get("kind"), kinds))
     return found
 
 
@@ -199,14 +205,14 @@ def _check_event(value: Json) -> list[Problem]:
     namespace = value["metadata"].get("namespace")
     if namespace and involved != namespace:
         why = "does not match event.namespace"
-        return [problems.invalid("involvedObject.namespace", involved, why)]
+        return [field_errors.invalid("involvedObject.namespace", involved, why)]
     return []
 
 
 def _change_secret(value: Json, old: Json) -> list[Problem]:
     found = _frozen(value, old, ("data",))
     if value.get("type") != old.get("type"):
-        found.append(problems.invalid("type", value.get("type"), "field is immutable"))
+        found.append(field_errors.invalid("type", value.get("type"), "field is immutable"))
     return found
 
 
@@ -216,7 +222,7 @@ def _change_config_map(value: Json, old: Json) -> list[Problem]:
 
 def _change_priority_class(value: Json, old: Json) -> list[Problem]:
     return [
-        problems.forbidden(field, "may not be changed in an update.")
+        field_errors.forbidden(field, "may not be changed in an update.")
         for field in ("value", "preemptionPolicy")
         if value.get(field) != old.get(field)
     ]
@@ -225,7 +231,7 @@ def _change_priority_class(value: Json, old: Json) -> list[Problem]:
 def _change_binding(value: Json, old: Json) -> list[Problem]:
     if value.get("roleRef") == old.get("roleRef"):
         return []
-    return [problems.invalid("roleRef", value.get("roleRef"), "cannot change roleRef")]
+    return [field_errors.invalid("roleRef", value.get("roleRef"), "cannot change roleRef")]
 
 
 def _data_keys(value: Json, field: str) -> list[Problem]:
@@ -235,7 +241,7 @@ def _data_keys(value: Json, field: str) -> list[Problem]:
         "'[-._a-zA-Z0-9]+')"
     )
     return [
-        problems.invalid(f"{field}[{key}]", key, allowed)
+        field_errors.invalid(f"{field}[{key}]", key, allowed)
         for key in value.get(field) or {}
         if not _DATA_KEY.fullmatch(key) or key in (".", "..")
     ]
@@ -247,8 +253,8 @@ def _base64_values(value: Json, field: str) -> list[Problem]:
         try:
             base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
-            allowed = "must be base64; put plain text into stringData"
-            found.append(problems.invalid(f"{field}[{key}]", "", allowed))
+            allowed = "must be base64; use stringData for plain text"
+            found.append(field_errors.invalid(f"{field}[{key}]", "", allowed))
     return found
 
 
@@ -257,7 +263,7 @@ def _data_size(value: Json) -> list[Problem]:
     size = sum(len(text.encode()) for text in plain.values())
     size += sum(len(text) * 3 // 4 for text in encoded.values())
     if size > _MAX_DATA:
-        return [problems.too_long("data", "", _MAX_DATA)]
+        return [field_errors.too_long("data", "", _MAX_DATA)]
     return []
 
 
@@ -266,41 +272,41 @@ def _frozen(value: Json, old: Json, fields: tuple[str, ...]) -> list[Problem]:
         return []
     why = "field is immutable when `immutable` is set"
     found = [
-        problems.forbidden(field, why)
+        field_errors.forbidden(field, why)
         for field in fields
         if (value.get(field) or {}) != (old.get(field) or {})
     ]
     if not value.get("immutable"):
-        found.append(problems.forbidden("immutable", why))
+        found.append(field_errors.forbidden("immutable", why))
     return found
 
 
 _FILL: Final[dict[type[Object], Fill]] = {
-    kubernetes.Pod: pods.defaulted,
-    kubernetes.Secret: _fill_secret,
-    kubernetes.Namespace: _fill_namespace,
-    kubernetes.Service: _fill_service,
-    kubernetes.PriorityClass: _fill_priority_class,
-    kubernetes.RoleBinding: _fill_binding,
-    kubernetes.ClusterRoleBinding: _fill_binding,
+    core.Pod: pods.defaulted,
+    core.Secret: _fill_secret,
+    core.Namespace: _fill_namespace,
+    core.Service: _fill_service,
+    core.PriorityClass: _fill_priority_class,
+    core.RoleBinding: _fill_binding,
+    core.ClusterRoleBinding: _fill_binding,
 }
 _CHECK: Final[dict[type[Object], Check]] = {
-    kubernetes.Pod: pods.check,
-    kubernetes.Secret: _check_secret,
-    kubernetes.ConfigMap: _check_config_map,
-    kubernetes.Service: _check_service,
-    kubernetes.Node: _check_node,
-    kubernetes.Lease: _check_lease,
-    kubernetes.PriorityClass: _check_priority_class,
-    kubernetes.RoleBinding: _check_binding,
-    kubernetes.ClusterRoleBinding: _check_binding,
-    kubernetes.Event: _check_event,
+    core.Pod: pods.check,
+    core.Secret: _check_secret,
+    core.ConfigMap: _check_config_map,
+    core.Service: _check_service,
+    core.Node: _check_node,
+    core.Lease: _check_lease,
+    core.PriorityClass: _check_priority_class,
+    core.RoleBinding: _check_binding,
+    core.ClusterRoleBinding: _check_binding,
+    core.Event: _check_event,
 }
 _CHANGE: Final[dict[type[Object], Compare]] = {
-    kubernetes.Pod: pods.check_change,
-    kubernetes.Secret: _change_secret,
-    kubernetes.ConfigMap: _change_config_map,
-    kubernetes.PriorityClass: _change_priority_class,
-    kubernetes.RoleBinding: _change_binding,
-    kubernetes.ClusterRoleBinding: _change_binding,
+    core.Pod: pods.check_change,
+    core.Secret: _change_secret,
+    core.ConfigMap: _change_config_map,
+    core.PriorityClass: _change_priority_class,
+    core.RoleBinding: _change_binding,
+    core.ClusterRoleBinding: _change_binding,
 }

@@ -1,6 +1,6 @@
-"""Rules of metadata that hold for every kind: names, labels, annotations, owners, finalizers.
+"""Rules for the metadata of every kind: names, labels, annotations, owners, finalizers.
 
-The sentences are those of Kubernetes, so that the same mistake reads the same on both engines.
+The messages are those of Kubernetes, so that both engines report an error in the same way.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import dataclasses
 import re
 from typing import Any, Final
 
-from windlass.kinds import problems
-from windlass.kinds.problems import Problem
-from windlass.kinds.resources import Resource
+from windlass.kinds.schema import field_errors
+from windlass.kinds.schema.field_errors import Problem
+from windlass.kinds.types.resource import Resource
 
 Json = dict[str, Any]
 
@@ -29,19 +29,19 @@ _MAX_ANNOTATIONS: Final = 256 * 1024
 
 
 def check(resource: Resource, value: Json) -> list[Problem]:
-    """What is wrong with an object's metadata."""
+    """Problems of an object's metadata."""
     meta = value.get("metadata")
     if not isinstance(meta, dict):
-        return [problems.required("metadata", "an object needs a name")]
+        return [field_errors.required("metadata", "an object needs a name")]
     found: list[Problem] = []
     name = meta.get("name")
     if not name:
-        found.append(problems.required("metadata.name", "name or generateName is required"))
+        found.append(field_errors.required("metadata.name", "name or generateName is required"))
     elif isinstance(name, str):
         found += name_problems(resource.kind, name, "metadata.name")
     prefix = meta.get("generateName")
     if isinstance(prefix, str) and prefix:
-        # A letter takes the place of what will be added, so that a trailing '-' is no mistake.
+        # A letter stands for the generated suffix, so that a trailing '-' is valid.
         found += [
             dataclasses.replace(problem, value=prefix)
             for problem in name_problems(resource.kind, prefix[:58] + "x", "metadata.generateName")
@@ -61,10 +61,12 @@ def check(resource: Resource, value: Json) -> list[Problem]:
 
 
 def name_problems(kind: str, name: str, path: str) -> list[Problem]:
-    """What is wrong with the name of an object of this kind."""
+    """Problems of the name of an object of this kind."""
     if kind in _PATH_NAMES:
         if name in (".", "..") or "/" in name or "%" in name:
-            return [problems.invalid(path, name, "may not be '.' or '..' or contain '/' or '%'")]
+            return [
+                field_errors.invalid(path, name, "may not be '.' or '..' or contain '/' or '%'")
+            ]
         return []
     if kind in _LABEL_NAMES:
         return _check_form(path, name, _LABEL_RE, 63, _label_sentence())
@@ -85,7 +87,7 @@ def dns_label_problems(name: Any, path: str) -> list[Problem]:
 
 
 def label_problems(labels: Any, path: str) -> list[Problem]:
-    """What is wrong with the keys and values of labels."""
+    """Problems of the keys and values of labels."""
     found: list[Problem] = []
     for key, value in labels.items() if isinstance(labels, dict) else ():
         found += qualified_name_problems(key, path)
@@ -97,12 +99,12 @@ def label_problems(labels: Any, path: str) -> list[Problem]:
                 "'-', '_' or '.', and must start and end with an alphanumeric character, at most "
                 "63 in all (e.g. 'MyValue',  or 'my_value',  or '12345')"
             )
-            found.append(problems.invalid(path, value, sentence))
+            found.append(field_errors.invalid(path, value, sentence))
     return found
 
 
 def qualified_name_problems(name: Any, path: str) -> list[Problem]:
-    """What is wrong with `name` or `prefix/name`: keys of labels and annotations, finalizers."""
+    """Problems of `name` or `prefix/name`: keys of labels and annotations, finalizers."""
     if not isinstance(name, str):
         return []
     prefix, slash, tail = name.rpartition("/")
@@ -119,7 +121,7 @@ def qualified_name_problems(name: Any, path: str) -> list[Problem]:
             "name part must consist of alphanumeric characters, '-', '_' or '.', and must start "
             "and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc')"
         )
-    return [problems.invalid(path, name, allowed)] if allowed else []
+    return [field_errors.invalid(path, name, allowed)] if allowed else []
 
 
 def _annotation_problems(annotations: Any) -> list[Problem]:
@@ -131,7 +133,7 @@ def _annotation_problems(annotations: Any) -> list[Problem]:
         found += qualified_name_problems(key.lower(), "metadata.annotations")
         size += len(key) + (len(value.encode()) if isinstance(value, str) else 0)
     if size > _MAX_ANNOTATIONS:
-        found.append(problems.too_long("metadata.annotations", "", _MAX_ANNOTATIONS))
+        found.append(field_errors.too_long("metadata.annotations", "", _MAX_ANNOTATIONS))
     return found
 
 
@@ -143,14 +145,14 @@ def _owner_problems(owners: list[Any]) -> list[Problem]:
             continue
         path = f"metadata.ownerReferences[{index}]"
         found += [
-            problems.invalid(f"{path}.{field}", "", f"{field} must not be empty")
+            field_errors.invalid(f"{path}.{field}", "", f"{field} must not be empty")
             for field in ("apiVersion", "kind", "name", "uid")
             if owner.get(field) == ""
         ]
         controllers += owner.get("controller") is True
     if controllers > 1:
         why = "Only one reference can have Controller set to true"
-        found.append(problems.invalid("metadata.ownerReferences", len(owners), why))
+        found.append(field_errors.invalid("metadata.ownerReferences", len(owners), why))
     return found
 
 
@@ -160,8 +162,8 @@ def _check_form(
     if not isinstance(name, str):
         return []
     if len(name) > limit:
-        return [problems.invalid(path, name, f"must be no more than {limit} bytes")]
-    return [] if form.fullmatch(name) else [problems.invalid(path, name, sentence)]
+        return [field_errors.invalid(path, name, f"must be no more than {limit} bytes")]
+    return [] if form.fullmatch(name) else [field_errors.invalid(path, name, sentence)]
 
 
 def _label_sentence() -> str:

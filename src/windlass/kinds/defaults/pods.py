@@ -1,6 +1,6 @@
-"""Defaults and rules of Pods, for the embedded server: what kube-apiserver fills in and refuses.
+"""Defaults and rules of Pods, for the embedded server, as in kube-apiserver.
 
-Called by `kinds.corekinds`. Knows nothing of what an engine can run: that is the agent's word.
+Called by `kinds.defaults.core`. The agent, not this module, rejects pods that it cannot run.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from windlass.kinds import metadata, problems, quantity
-from windlass.kinds.problems import Problem
+from windlass.kinds.defaults import object_meta
+from windlass.kinds.schema import field_errors
+from windlass.kinds.schema.field_errors import Problem
+from windlass.kinds.values import quantity
 
 Json = dict[str, Any]
 
@@ -26,12 +28,12 @@ _UPDATE: Final = (
 
 
 def present(value: Json) -> Json:
-    """Without nulls and empty texts: both mean absent to Kubernetes."""
+    """The value without nulls and empty strings: both mean absent in Kubernetes."""
     return {key: inner for key, inner in value.items() if inner is not None and inner != ""}
 
 
 def defaulted(pod: Json) -> Json:
-    """The pod with what Kubernetes fills in."""
+    """The pod with Kubernetes' defaults."""
     filled = dict(pod)
     spec = pod.get("spec")
     if isinstance(spec, dict):
@@ -43,31 +45,33 @@ def defaulted(pod: Json) -> Json:
 
 
 def check(pod: Json) -> list[Problem]:
-    """What Kubernetes would refuse, of a pod whose types are right."""
+    """The problems that Kubernetes reports for a pod whose types are valid."""
     return _spec_problems(pod.get("spec") or {})
 
 
 def check_change(pod: Json, old: Json) -> list[Problem]:
-    """What Kubernetes would refuse of a change to a pod."""
+    """The problems that Kubernetes reports for a change to a pod."""
     return _update_problems(pod.get("spec") or {}, old.get("spec") or {})
 
 
 def port_problems(port: Any, path: str) -> list[Problem]:
     if not isinstance(port, int) or not 1 <= port <= 65535:
-        return [problems.invalid(path, port, "must be between 1 and 65535, inclusive")]
+        return [field_errors.invalid(path, port, "must be between 1 and 65535, inclusive")]
     return []
 
 
 def quantity_problems(amounts: Json, path: str) -> list[Problem]:
-    """What is wrong with a map of resource names to quantities."""
+    """Problems of a map of resource names to quantities."""
     found = []
     for name, amount in amounts.items():
         if not quantity.is_valid(amount, signed=True):
             allowed = "must be a quantity such as 8, 500m or 32Gi"
-            found.append(problems.invalid(f"{path}[{name}]", amount, allowed))
+            found.append(field_errors.invalid(f"{path}[{name}]", amount, allowed))
         elif quantity.nano(amount, signed=True) < 0:
             found.append(
-                problems.invalid(f"{path}[{name}]", amount, "must be greater than or equal to 0")
+                field_errors.invalid(
+                    f"{path}[{name}]", amount, "must be greater than or equal to 0"
+                )
             )
     return found
 
@@ -113,7 +117,7 @@ def _default_container(container: Any) -> Any:
 
 
 def _amounts(container: Json) -> tuple[Json, Json]:
-    """A container's limits and requests; what is limited and not requested is requested too."""
+    """A container's limits and requests; a limit without a request is the request, too."""
     resources = container.get("resources")
     if not isinstance(resources, dict):
         return {}, {}
@@ -130,7 +134,7 @@ def _pull_policy(image: Any) -> str:
 
 
 def _qos(spec: Any) -> str:
-    """Which pods a node gives up first when it runs short of memory."""
+    """The QoS class: which pods a node evicts first when memory runs short."""
     containers = spec.get("containers") if isinstance(spec, dict) else None
     listed = containers if isinstance(containers, list) else []
     amounts = [_amounts(container) for container in listed if isinstance(container, dict)]
@@ -149,25 +153,27 @@ def _spec_problems(spec: Json) -> list[Problem]:
     found: list[Problem] = []
     containers = spec.get("containers") or []
     if not containers:
-        found.append(problems.required("spec.containers"))
+        found.append(field_errors.required("spec.containers"))
     names: set[str] = set()
     volumes = {str(volume.get("name")) for volume in spec.get("volumes") or ()}
     for field in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(field) or ()):
             found += _container_problems(container, f"spec.{field}[{index}]", names, volumes)
     if spec.get("restartPolicy") not in (None, *_RESTART):
-        found.append(problems.unsupported("spec.restartPolicy", spec["restartPolicy"], _RESTART))
+        found.append(
+            field_errors.unsupported("spec.restartPolicy", spec["restartPolicy"], _RESTART)
+        )
     deadline = spec.get("activeDeadlineSeconds")
     if deadline is not None and not 1 <= deadline <= 2**31 - 1:
         why = "must be between 1 and 2147483647, inclusive"
-        found.append(problems.invalid("spec.activeDeadlineSeconds", deadline, why))
-    found += metadata.label_problems(spec.get("nodeSelector") or {}, "spec.nodeSelector")
+        found.append(field_errors.invalid("spec.activeDeadlineSeconds", deadline, why))
+    found += object_meta.label_problems(spec.get("nodeSelector") or {}, "spec.nodeSelector")
     found += _volume_problems(spec.get("volumes") or [])
     for field in ("hostname", "subdomain"):
         if spec.get(field):
-            found += metadata.dns_label_problems(spec[field], f"spec.{field}")
+            found += object_meta.dns_label_problems(spec[field], f"spec.{field}")
     if spec.get("nodeName"):
-        found += metadata.subdomain_problems(spec["nodeName"], "spec.nodeName")
+        found += object_meta.subdomain_problems(spec["nodeName"], "spec.nodeName")
     return found
 
 
@@ -177,22 +183,22 @@ def _container_problems(
     found: list[Problem] = []
     name = container.get("name")
     if not name:
-        found.append(problems.required(f"{path}.name"))
+        found.append(field_errors.required(f"{path}.name"))
     elif name in names:
-        found.append(problems.duplicate(f"{path}.name", name))
+        found.append(field_errors.duplicate(f"{path}.name", name))
     else:
         names.add(name)
-        found += metadata.dns_label_problems(name, f"{path}.name")
+        found += object_meta.dns_label_problems(name, f"{path}.name")
     if not container.get("image"):
-        found.append(problems.required(f"{path}.image"))
+        found.append(field_errors.required(f"{path}.image"))
     if container.get("imagePullPolicy") not in (None, *_PULL):
         where = f"{path}.imagePullPolicy"
-        found.append(problems.unsupported(where, container["imagePullPolicy"], _PULL))
+        found.append(field_errors.unsupported(where, container["imagePullPolicy"], _PULL))
     for index, port in enumerate(container.get("ports") or ()):
         found += port_problems(port.get("containerPort"), f"{path}.ports[{index}].containerPort")
         if port.get("protocol") not in (None, *_PROTOCOLS):
             where = f"{path}.ports[{index}].protocol"
-            found.append(problems.unsupported(where, port["protocol"], _PROTOCOLS))
+            found.append(field_errors.unsupported(where, port["protocol"], _PROTOCOLS))
     for index, variable in enumerate(container.get("env") or ()):
         found += _env_problems(variable, f"{path}.env[{index}]")
     for index, mount in enumerate(container.get("volumeMounts") or ()):
@@ -201,20 +207,20 @@ def _container_problems(
             message = f'Not found: "{mount.get("name")}"'
             found.append(Problem(where, mount.get("name"), message, "FieldValueNotFound"))
         if not mount.get("mountPath"):
-            found.append(problems.required(f"{path}.volumeMounts[{index}].mountPath"))
+            found.append(field_errors.required(f"{path}.volumeMounts[{index}].mountPath"))
     return found + _resource_problems(container.get("resources") or {}, f"{path}.resources")
 
 
 def _env_problems(variable: Json, path: str) -> list[Problem]:
     name = variable.get("name")
     if not name:
-        return [problems.required(f"{path}.name")]
+        return [field_errors.required(f"{path}.name")]
     if not _ENV_NAME.fullmatch(name):
         allowed = "a valid environment variable name must consist of printable ASCII but '='"
-        return [problems.invalid(f"{path}.name", name, allowed)]
+        return [field_errors.invalid(f"{path}.name", name, allowed)]
     if variable.get("value") and variable.get("valueFrom"):
         why = "may not be specified when `value` is not empty"
-        return [problems.invalid(f"{path}.valueFrom", "", why)]
+        return [field_errors.invalid(f"{path}.valueFrom", "", why)]
     return []
 
 
@@ -225,7 +231,7 @@ def _resource_problems(resources: Json, path: str) -> list[Problem]:
     for name in requests.keys() & limits.keys() if not found else ():
         if quantity.nano(requests[name]) > quantity.nano(limits[name]):
             why = f"must be less than or equal to {name} limit of {limits[name]}"
-            found.append(problems.invalid(f"{path}.requests", str(requests[name]), why))
+            found.append(field_errors.invalid(f"{path}.requests", str(requests[name]), why))
     return found
 
 
@@ -235,13 +241,13 @@ def _volume_problems(volumes: list[Json]) -> list[Problem]:
     for index, volume in enumerate(volumes):
         path, name = f"spec.volumes[{index}].name", volume.get("name")
         if not name:
-            found.append(problems.required(path))
+            found.append(field_errors.required(path))
         elif not isinstance(name, str):
-            found.append(problems.wrong_type(path, name, "must be a text"))
+            found.append(field_errors.wrong_type(path, name, "must be a string"))
         elif name in names:
-            found.append(problems.duplicate(path, name))
+            found.append(field_errors.duplicate(path, name))
         else:
-            found += metadata.dns_label_problems(name, path)
+            found += object_meta.dns_label_problems(name, path)
             names.add(name)
     return found
 
@@ -251,22 +257,22 @@ def _update_problems(new: Json, old: Json) -> list[Problem]:
         before, after = len(old.get(field) or ()), len(new.get(field) or ())
         if before != after:
             why = "pod updates may not add or remove containers"
-            return [problems.forbidden(f"spec.{field}", why)]
+            return [field_errors.forbidden(f"spec.{field}", why)]
     tolerated = new.get("tolerations") or []
     if any(toleration not in tolerated for toleration in old.get("tolerations") or ()):
         why = "existing toleration can not be modified except its tolerationSeconds"
-        return [problems.forbidden("spec.tolerations", why)]
+        return [field_errors.forbidden("spec.tolerations", why)]
     limit, deadline = old.get("activeDeadlineSeconds"), new.get("activeDeadlineSeconds")
     if limit is not None and (deadline is None or deadline > limit):
         why = "must be less than or equal to previous value"
-        return [problems.invalid("spec.activeDeadlineSeconds", deadline, why)]
+        return [field_errors.invalid("spec.activeDeadlineSeconds", deadline, why)]
     if _fixed_part(new, old) != _fixed_part(old, old):
-        return [problems.forbidden("spec", _UPDATE)]
+        return [field_errors.forbidden("spec", _UPDATE)]
     return []
 
 
 def _fixed_part(spec: Json, old: Json) -> Json:
-    """A pod's spec without what may change."""
+    """A pod's spec without its mutable fields."""
     free = {"tolerations", "activeDeadlineSeconds"}
     if (old.get("terminationGracePeriodSeconds") or 0) < 0:
         free.add("terminationGracePeriodSeconds")

@@ -1,12 +1,12 @@
-"""Rules of our own kinds that span several fields.
+"""Rules of Windlass' own kinds that span several fields.
 
 Each rule is written twice, side by side: as CEL, which a cluster's API server enforces, and as
-Python, which the embedded server and the CLI enforce; both say the same words. The tests hold them
-to the same verdicts. What CEL cannot tell (does a time zone exist?) is Python only.
+Python, which the embedded server and the CLI enforce, with the same message. Tests check that both
+give the same result. Rules that CEL cannot express (does a time zone exist?) are Python only.
 
-What must hold for an object stands in its CRD. What must hold between an object and what it was
-stands in an admission policy (`install.policies`): a server judges the rules of a CRD at every
-write, also of a status, and most writes of a Run are of its status.
+Rules of an object are in its CRD. Rules of a change to an object are in an admission policy
+(`install.policies`): a server evaluates the rules of a CRD at every write, also of a status, and
+most writes of a Run are of its status.
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ from typing import Any, Final
 import cronsim
 import msgspec
 
-from windlass.kinds import cronrun, pricelist, quantity, queue, reservation, run, times
-from windlass.kinds.meta import Object
+from windlass.kinds.types import cronrun, pricelist, queue, reservation, run
+from windlass.kinds.types.meta import Object
+from windlass.kinds.values import quantity, times
 
 Json = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """Something that must hold for a struct wherever it occurs in an object."""
+    """A rule for a struct wherever it occurs in an object."""
 
     struct: type[msgspec.Struct]
     path: str
     """The field that a problem is reported at, relative to the struct: `minReplicas`."""
     message: str
     cel: str
-    """Empty where CEL cannot say it."""
+    """Empty if CEL cannot express the rule."""
     holds: Callable[[Json], bool]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """Something that must hold between an object's parts before and after an update."""
+    """A rule for an update: compares a struct before and after it."""
 
     kind: type[Object]
     """Only in objects of this kind: a CronRun's template, though a RunSpec too, may change."""
     struct: type[msgspec.Struct]
     path: str
-    """The field of the struct that it is about."""
+    """The field of the struct that the rule is about."""
     message: str
     holds: Callable[[Json, Json], bool]
     cel: str
@@ -68,14 +69,14 @@ MUTABLE: Final = {
     run.RunSpec: {"priority", "queue", "suspend", "stop", "roles", "duration", "ttlAfterFinished"},
     run.Role: {"replicas", "minReplicas"},
 }
-"""What may change on a living Run; of `roles` only what is listed for Role."""
+"""Fields of an unfinished Run that may change; of `roles` only those listed for Role."""
 
 
 def _short_name(kind: type[msgspec.Struct], limit: int, made: str) -> Rule:
     return Rule(
         kind,
         "metadata.name",
-        f"must be at most {limit} characters, so that the names of its {made} can be made from it",
+        f"must be at most {limit} characters, because the names of its {made} are derived from it",
         f"size(self.metadata.name) <= {limit}",
         lambda value: len((value.get("metadata") or {}).get("name") or "") <= limit,
     )
@@ -101,6 +102,11 @@ def _shared_memory_fits(resources: Json) -> bool:
     shm = resources.get("shm", "auto")
     memory = resources.get("memory", run.Resources().memory)
     return shm == "auto" or quantity.nano(shm) <= quantity.nano(memory)
+
+
+def _memory_has_a_unit(resources: Json) -> bool:
+    memory = resources.get("memory", run.Resources().memory)
+    return quantity.whole(memory) >= quantity.LEAST_MEMORY
 
 
 def _completion_role_exists(spec: Json) -> bool:
@@ -190,20 +196,20 @@ _SHARED_MEMORY: Final = (
 
 _RESERVATION: Final = (
     Rule(
-        reservation.ReservationSpec, "", "must say when it begins: either from, or schedule",
+        reservation.ReservationSpec, "", "needs a start: either from, or schedule",
         "has(self.from) != has(self.schedule)", _one_begin,
     ),
     Rule(
         reservation.ReservationSpec, "",
-        "must say when it ends: either to, or duration; with a schedule, by duration",
+        "needs an end: either to, or duration; with a schedule, duration",
         "has(self.to) != has(self.duration) && !(has(self.to) && has(self.schedule))", _one_end,
     ),
     Rule(
-        reservation.ReservationSpec, "from", "must be a day of the calendar",
+        reservation.ReservationSpec, "from", "must be a valid date",
         "!has(self.from) || timestamp(self.from) > timestamp('1000-01-01T00:00:00Z')", _is_a_day,
     ),
     Rule(
-        reservation.ReservationSpec, "to", "must be a day of the calendar, later than from",
+        reservation.ReservationSpec, "to", "must be a valid date later than from",
         "!has(self.from) || !has(self.to) || timestamp(self.to) > timestamp(self.from)",
         _ends_after_it_begins,
     ),
@@ -227,14 +233,14 @@ _RESERVATION: Final = (
         "must be a known time zone such as UTC or Europe/Berlin", "", _zone_exists,
     ),
     Rule(
-        reservation.ReservedNodes, "", "must say either names or selector, with at least one",
+        reservation.ReservedNodes, "", "needs either names or selector, with at least one entry",
         "has(self.names) != has(self.selector) && (!has(self.selector) || size(self.selector) > 0)",
         lambda nodes: ("names" in nodes) != ("selector" in nodes)
         and bool(nodes.get("selector", True)),
     ),
     Rule(
-        reservation.Beneficiaries, "", "must name at least one queue, namespace or user; leave for "
-        "away if nothing may run there",
+        reservation.Beneficiaries, "", "must name at least one queue, namespace or user; leave out "
+        "for if no workload may run there",
         "(has(self.queues) && size(self.queues) > 0) || "
         "(has(self.namespaces) && size(self.namespaces) > 0) || "
         "(has(self.users) && size(self.users) > 0)",
@@ -256,8 +262,14 @@ RULES: Final[tuple[Rule, ...]] = (
         lambda role: role.get("minReplicas", 1) <= role.get("replicas", 1),
     ),
     Rule(
-        run.Resources, "shm", "must be at most the memory, which includes it: ask for more memory",
+        run.Resources, "shm", "must be at most the memory, which includes it: request more memory",
         _SHARED_MEMORY, _shared_memory_fits,
+    ),
+    Rule(
+        run.Resources, "memory",
+        "must be at least 1Mi; a number without a suffix counts bytes: write 4Gi",
+        "!has(self.memory) || quantity(string(self.memory)).compareTo(quantity('1Mi')) >= 0",
+        _memory_has_a_unit,
     ),
     Rule(
         run.EnvFrom, "", "must name exactly one of secret and config",
@@ -265,14 +277,14 @@ RULES: Final[tuple[Rule, ...]] = (
         lambda source: ("secret" in source) != ("config" in source),
     ),
     Rule(
-        run.Device, "", "must ask for whole devices by count, or for one share by share, or by "
-        "memory and compute; not for several of these",
+        run.Device, "", "must request whole devices by count, or one share by share, or by "
+        "memory and compute; not several of these",
         "(has(self.count) ? 1 : 0) + (has(self.share) ? 1 : 0) + "
         "(has(self.memory) || has(self.compute) ? 1 : 0) <= 1",
         _one_share,
     ),
     Rule(
-        run.Device, "share", "must be below 1; ask for whole devices by count",
+        run.Device, "share", "must be below 1; request whole devices by count",
         "!has(self.share) || int(self.share.split('/')[0]) < int(self.share.split('/')[1])",
         _below_one,
     ),
@@ -314,12 +326,19 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     *_RESERVATION,
     Rule(
-        pricelist.Price, "", "must say either rented or owned",
+        pricelist.Price, "device",
+        "must be a kind of device such as gpu, or machine, which prices processors and memory "
+        "together",
+        "!(self.device in ['cpu', 'memory', 'pods'])",
+        lambda price: price["device"] not in ("cpu", "memory", "pods"),
+    ),
+    Rule(
+        pricelist.Price, "", "needs either rented or owned",
         "has(self.rented) != has(self.owned)",
         lambda price: ("rented" in price) != ("owned" in price),
     ),
     Rule(
-        pricelist.Rented, "", "must say either perHour or perSecond",
+        pricelist.Rented, "", "needs either perHour or perSecond",
         "has(self.perHour) != has(self.perSecond)",
         lambda rented: ("perHour" in rented) != ("perSecond" in rented),
     ),
@@ -333,7 +352,7 @@ def _unchanged(name: str) -> Callable[[Json, Json], bool]:
 def _fixed(
     kind: type[Object], struct: type[msgspec.Struct], message: str, names: Iterable[str]
 ) -> list[Change]:
-    """One rule per field that may not change, nor come or go."""
+    """One rule per field that may not be changed, added or removed."""
     same = "has({{new}}.{0}) ? has({{old}}.{0}) && {{new}}.{0} == {{old}}.{0} : !has({{old}}.{0})"
     return [
         Change(kind, struct, name, message, _unchanged(name), same.format(name)) for name in names
@@ -341,15 +360,15 @@ def _fixed(
 
 
 def _living(struct: type[msgspec.Struct]) -> list[Change]:
-    """What may not change on a living Run."""
-    message = "cannot change after the Run was created; make a new Run"
+    """Rules for the fields of a Run that may not change."""
+    message = "cannot change after the Run was created; create a new Run"
     names = [field.encode_name for field in msgspec.structs.fields(struct)]
     may = MUTABLE[struct] | ({"name"} if struct is run.Role else set())
     return _fixed(run.Run, struct, message, [name for name in names if name not in may])
 
 
 def _never_edited() -> list[Change]:
-    message = "cannot change: prices are written into the ledger; make a new list that counts later"
+    message = "cannot change: the ledger uses these prices; create a new price list"
     names = [field.encode_name for field in msgspec.structs.fields(pricelist.PriceListSpec)]
     return _fixed(pricelist.PriceList, pricelist.PriceListSpec, message, names)
 
@@ -363,13 +382,13 @@ CHANGES: Final[tuple[Change, ...]] = (
     *_living(run.Role),
     *_never_edited(),
     Change(
-        run.Run, run.RunSpec, "stop", "a stopped Run cannot go on; submit it again",
+        run.Run, run.RunSpec, "stop", "a stopped Run cannot be resumed; submit it again",
         lambda new, old: not old.get("stop") or bool(new.get("stop")),
         "!has({old}.stop) || !{old}.stop || (has({new}.stop) && {new}.stop)",
     ),
     Change(
         run.Run, run.RunSpec, "roles",
-        "roles cannot be added, removed or renamed after the Run was created; make a new Run",
+        "roles cannot be added, removed or renamed after the Run was created; create a new Run",
         _same_roles, "{new}.roles.map(r, r.name) == {old}.roles.map(r, r.name)",
     ),
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""What the struct types say about themselves: docstrings of classes and of their fields.
+"""Reads the docstrings of struct classes and of their fields from the source.
 
-`kinds.schema` and `kinds.reference` turn them into `kubectl explain` texts and pages. A field's
-docstring is the text right below it, as the source is written; it is read from the source.
+`kinds.schema_export` and the reference pages use them as descriptions (`kubectl explain`). The
+docstring of a field is the string below it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import importlib
 import inspect
 
-from windlass.kinds.nodes import StructClass
+from windlass.kinds.schema.type_tree import StructClass
 
 
 def of_struct(struct: StructClass) -> str:
@@ -30,7 +30,7 @@ def of_field(struct: StructClass, name: str) -> str:
 
 @functools.cache
 def _module_fields(module: str) -> dict[str, dict[str, str]]:
-    """Class -> field -> text, of every class in one of our modules."""
+    """Class -> field -> text, of every class in a module."""
     if not module.startswith("windlass."):
         return {}
     tree = ast.parse(inspect.getsource(importlib.import_module(module)))

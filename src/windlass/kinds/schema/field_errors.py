@@ -1,6 +1,6 @@
-"""What can be wrong with a field, in the words and with the reasons that Kubernetes uses.
+"""Problems of fields, with the messages and reasons of Kubernetes.
 
-Store-independent: a store turns Problems into the causes of its Invalid error.
+Independent of the store: a store turns Problems into the causes of its Invalid error.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _SHOWN = 120
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with one field."""
+    """One problem of one field."""
 
     path: str
     """`spec.roles[0].replicas`"""
     value: Any
-    """What was found."""
+    """The type of the problem, as in the causes of a Status."""
     message: str
-    """What was found and what is allowed; without the path."""
+    """The value found and the values allowed, without the path."""
     reason: str = "FieldValueInvalid"
 
     def __str__(self) -> str:
@@ -75,19 +75,19 @@ def unsupported(path: str, value: Any, allowed: Iterable[str]) -> Problem:
 
 
 def unknown_field(path: str, name: str, known: Iterable[str]) -> str:
-    """The sentence about a field that does not exist, with the one that was probably meant."""
+    """The message about an unknown field, with the nearest known one."""
     guess = nearest(name, list(known))
     return f'unknown field "{path}"' + (f": did you mean {guess}?" if guess else "")
 
 
 def nearest(word: str, options: Iterable[str]) -> str:
-    """The option that was probably meant, or ""."""
+    """The nearest option, or ""."""
     lowered = {option.lower(): option for option in options}
     found = difflib.get_close_matches(word.lower()[:64], lowered, n=1, cutoff=0.6)
     return lowered[found[0]] if found else ""
 
 
 def shown(value: Any) -> str:
-    """A value as JSON, shortened: messages go into logs and terminals."""
+    """A value as JSON, shortened for logs and terminals."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

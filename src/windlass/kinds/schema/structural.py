@@ -1,6 +1,7 @@
-"""Pruning, defaulting and checking a JSON value against the shape of its kind (`kinds.nodes`).
+"""Prunes, defaults and validates a JSON value by the type tree of its kind
+(`kinds.schema.type_tree`).
 
-Called by `kinds.validation` only. Nothing here changes its input.
+Called by `kinds.validate` only. The functions do not change their input.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ import copy
 import datetime
 from typing import Any
 
-from windlass.kinds import nodes, problems, quantity
-from windlass.kinds.nodes import NOTHING, Node
-from windlass.kinds.problems import Problem
+from windlass.kinds.schema import field_errors, type_tree
+from windlass.kinds.schema.field_errors import Problem
+from windlass.kinds.schema.type_tree import NOTHING, Node
+from windlass.kinds.values import quantity
 
 _EXTRA_METADATA = ("managedFields", "selfLink")
 
 
-def prune(node: Node, value: Any, path: str, unknown: list[str]) -> Any:
-    """The value without fields that its kind does not have; tells about each in `unknown`."""
+def prune(node: Node, value: Any, path: str, unknown: list[tuple[Node, str, str]]) -> Any:
+    """The value without unknown fields; adds to `unknown` of each the node that lacks it, its path
+    and its name."""
     if node.type == "object" and isinstance(value, dict):
         kept = {}
         for name, inner in value.items():
@@ -28,7 +31,7 @@ def prune(node: Node, value: Any, path: str, unknown: list[str]) -> Any:
             elif _belongs(path, name):
                 kept[name] = inner
             else:
-                unknown.append(problems.unknown_field(where, name, node.fields))
+                unknown.append((node, where, name))
         return kept
     if node.items is not None and node.items.type not in ("string", "integer", "int-or-string"):
         if node.type == "map" and isinstance(value, dict):
@@ -63,14 +66,14 @@ def fill(node: Node, value: Any) -> Any:
 
 
 def drop_nulls(value: Any) -> Any:
-    """The value without the fields that are null: null means absent. In lists it stays."""
+    """The value without fields that are null: null means absent. Nulls in lists stay."""
     if isinstance(value, dict):
         return {key: drop_nulls(inner) for key, inner in value.items() if inner is not None}
     return [drop_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def has_null(value: Any) -> bool:
-    """Whether null stands anywhere inside; structs would take one in a list for absence."""
+    """Whether the value contains null; structs would take a null in a list for an absent value."""
     if isinstance(value, dict):
         return any(inner is None or has_null(inner) for inner in value.values())
     if isinstance(value, list):
@@ -79,7 +82,7 @@ def has_null(value: Any) -> bool:
 
 
 def check(node: Node, value: Any, path: str, *, nulls: bool) -> list[Problem]:
-    """Everything wrong with the value itself: types, bounds, enums, patterns, required fields.
+    """All problems of the value: types, bounds, enums, patterns, required fields.
 
     With `nulls`, null counts as absent, as it does for Kubernetes' own kinds.
     """
@@ -90,7 +93,7 @@ def check(node: Node, value: Any, path: str, *, nulls: bool) -> list[Problem]:
 
 def _check(node: Node, value: Any, path: str, nulls: bool, found: list[Problem]) -> None:
     if not _fits(node, value):
-        found.append(problems.wrong_type(path, value, _wanted(node)))
+        found.append(field_errors.wrong_type(path, value, _wanted(node)))
     elif node.type == "object":
         _check_fields(node, value, path, nulls, found)
     elif node.type in ("array", "map"):
@@ -108,18 +111,18 @@ def _check_fields(
         where = f"{path}.{name}" if path else name
         if name not in value or (nulls and value[name] is None):
             if field.required:
-                found.append(problems.required(where, _wanted(field.node)))
+                found.append(field_errors.required(where, _wanted(field.node)))
         else:
             _check(field.node, value[name], where, nulls or where == "metadata", found)
 
 
 def _check_collection(node: Node, value: Any, path: str, nulls: bool, found: list[Problem]) -> None:
     if node.max_size is not None and len(value) > node.max_size:
-        found.append(problems.too_many(path, len(value), node.max_size))
+        found.append(field_errors.too_many(path, len(value), node.max_size))
         return
     if len(value) < (node.min_size or 0):
         wanted = f"must have at least {node.min_size} item" + ("s" if node.min_size != 1 else "")
-        found.append(problems.invalid(path, value, wanted))
+        found.append(field_errors.invalid(path, value, wanted))
     if node.items is None:
         return
     pairs = value.items() if node.type == "map" else enumerate(value)
@@ -143,7 +146,7 @@ def duplicates(node: Node, value: Any, path: str) -> list[Problem]:
             where = f"{path}[{index}]"
             key = inner.get(node.list_key) if node.list_key else None
             if key is not None and key in seen:
-                found.append(problems.duplicate(where, {node.list_key: key}))
+                found.append(field_errors.duplicate(where, {node.list_key: key}))
             seen.add(key)
             found += duplicates(node.items, inner, where)
     return found
@@ -151,26 +154,26 @@ def duplicates(node: Node, value: Any, path: str) -> list[Problem]:
 
 def _check_text(node: Node, value: str, path: str, found: list[Problem]) -> None:
     if node.enum and value not in node.enum:
-        found.append(problems.unsupported(path, value, node.enum))
+        found.append(field_errors.unsupported(path, value, node.enum))
     elif node.max_size is not None and len(value) > node.max_size:
-        found.append(problems.too_long(path, value, node.max_size))
+        found.append(field_errors.too_long(path, value, node.max_size))
     elif (
         len(value) < (node.min_size or 0)
         or (node.regex and not node.regex.search(value))
         or not _has_format(node, value)
     ):
-        found.append(problems.invalid(path, value, _wanted(node)))
+        found.append(field_errors.invalid(path, value, _wanted(node)))
 
 
 def _check_number(node: Node, value: float, path: str, found: list[Problem]) -> None:
     if node.minimum is not None and value < node.minimum:
-        found.append(problems.invalid(path, value, f"must be at least {node.minimum}"))
+        found.append(field_errors.invalid(path, value, f"must be at least {node.minimum}"))
     elif node.maximum is not None and value > node.maximum:
-        found.append(problems.invalid(path, value, f"must be at most {node.maximum}"))
+        found.append(field_errors.invalid(path, value, f"must be at most {node.maximum}"))
 
 
 def is_time(text: str) -> bool:
-    """RFC 3339 with a zone, as Kubernetes demands it."""
+    """Whether the text is RFC 3339 with a time zone, as Kubernetes requires."""
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -210,7 +213,7 @@ def _has_format(node: Node, value: str) -> bool:
     return node.format != "quantity" or quantity.is_valid(value, signed=True)
 
 
-_CLASSES: dict[nodes.Type, tuple[type, ...]] = {
+_CLASSES: dict[type_tree.Type, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
     "number": (int, float),
@@ -221,14 +224,14 @@ _CLASSES: dict[nodes.Type, tuple[type, ...]] = {
     "int-or-string": (int, str),
     "any": (object,),
 }
-_NAMES: dict[nodes.Type, str] = {
-    "string": "a text (put quotes around a number or true/false)",
+_NAMES: dict[type_tree.Type, str] = {
+    "string": "a string (put quotes around a number or true/false)",
     "integer": "a whole number",
     "number": "a number",
     "boolean": "true or false",
     "object": "an object with named fields",
     "map": "an object of names and values",
     "array": "a list",
-    "int-or-string": "a whole number or a text",
+    "int-or-string": "a whole number or a string",
     "any": "any value",
 }

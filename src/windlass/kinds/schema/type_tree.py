@@ -1,8 +1,8 @@
-"""The shape of each kind as a tree, read off its struct types once.
+"""The fields of each kind as a tree, built once from its struct types.
 
-This is the one definition behind everything that walks an object or describes it: pruning,
-defaulting, validation with paths (`kinds.validation`), wire overlays (`kinds.wire`), CRD, OpenAPI
-and editor schemas (`kinds.schema`) and the reference pages. It holds no rules of its own.
+Everything that walks or describes an object uses this tree: pruning, defaulting, validation with
+paths (`kinds.validate`), JSON overlays (`kinds.codec`), CRD, OpenAPI and editor schemas
+(`kinds.schema_export`) and the reference pages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import inspect
 
-from windlass.kinds.meta import Object
+from windlass.kinds.types.meta import Object
 
 Type = Literal[
     "string", "integer", "number", "boolean", "object", "map", "array", "int-or-string", "any"
@@ -23,12 +23,12 @@ Type = Literal[
 StructClass = type[msgspec.Struct]
 NOTHING: Final = msgspec.UNSET
 OWN_GROUP: Final = "windlass.dev"
-"""The group of our own kinds."""
+"""The API group of Windlass' own kinds."""
 
 
 @dataclasses.dataclass(slots=True)
 class Node:
-    """What a value may be. Which attributes count depends on `type`."""
+    """The type and the bounds of a value. Which attributes apply depends on `type`."""
 
     type: Type
     struct: StructClass | None = None
@@ -48,9 +48,9 @@ class Node:
     """Completes "must ..." for a value that does not match."""
     format: str = ""
     list_key: str = ""
-    """Elements of the array are told apart by this field."""
+    """The field that identifies elements of the array."""
     has_defaults: bool = False
-    """Something at or below this node is filled in when it is absent."""
+    """Whether this node or a node below it has a default."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -62,16 +62,16 @@ class Field:
     node: Node
     required: bool
     default: Any = NOTHING
-    """Filled in when absent; NOTHING when absence itself is the default."""
+    """The default; NOTHING if the field has none."""
     implied: bool = False
-    """Absence reads as an object with nothing in it, so that one need not be written."""
+    """An absent value is read as an empty object, so that none need be written."""
 
 
 @functools.cache
 def of_kind(kind: type[Object]) -> Node:
-    """The tree of a kind. Of our kinds `status` is filled in as the rest is, so that a new object
-    shows its first phase before anybody has written one; of Kubernetes' own it is not: there the
-    platform's parts write all of it."""
+    """The tree of a kind. For Windlass' own kinds `status` gets defaults like the other fields, so
+    that a new object has its first phase before a controller writes one. For Kubernetes' own kinds
+    it does not: there the controllers write all of it."""
     node = of_type(kind)
     if "status" in node.fields and kind.resource.group != OWN_GROUP:
         status = node.fields["status"]
@@ -162,8 +162,8 @@ def _leaf(info: inspect.Type) -> Node:
 
 
 def _default(field: inspect.Field, node: Node) -> Any:
-    """A struct's default is {}: its own fields fill themselves in. Zero values are not written
-    into objects: an absent `suspend` says as much as a false one."""
+    """The default of a struct is {}, because its fields have their own defaults. Zero values are
+    not written into objects: an absent `suspend` means false."""
     if field.required:
         return NOTHING
     if field.default_factory is not msgspec.NODEFAULT:
@@ -179,7 +179,7 @@ def _fills(field: Field) -> bool:
 
 
 def _without_defaults(node: Node) -> Node:
-    """The same tree with nothing to fill in; the original, which others may share, stays."""
+    """A copy of the tree without defaults; the original may be shared and is not changed."""
     fields = {
         name: dataclasses.replace(field, default=NOTHING, node=_without_defaults(field.node))
         for name, field in node.fields.items()

@@ -1,7 +1,7 @@
 """Kinds that only a cluster serves, as partial structs: volumes, quotas of namespaces, runtimes.
 
-The embedded engine has none, and its ConfigMap `engine` says so (`claims`, `admission`, `images`);
-whoever reads these kinds asks that first.
+The embedded engine has none of them. Callers check the capabilities in the ConfigMap `engine`
+(`claims`, `admission`, `images`) first.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import ClassVar
 
 import msgspec
 
-from windlass.kinds import placing
-from windlass.kinds.kubernetes import ObjectReference, Quantities, Toleration
-from windlass.kinds.meta import Object, Struct
-from windlass.kinds.resources import Resource
+from windlass.kinds.types import pod_placement
+from windlass.kinds.types.core import ObjectReference, Quantities, Toleration
+from windlass.kinds.types.meta import Object, Struct
+from windlass.kinds.types.resource import Resource
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
-"""Annotation of a claim: for this node its volume is to be made."""
+"""Annotation of a claim: the node for which its volume is provisioned."""
 WAITS_FOR_NODE = "WaitForFirstConsumer"
 ONE_POD = "ReadWriteOncePod"
 
@@ -32,7 +32,7 @@ class NodeSelectorRequirement(Struct):
     operator: str
     """In, NotIn, Exists, DoesNotExist, Gt or Lt."""
     values: list[str] | None = None
-    """What the label is compared with."""
+    """Values to compare with."""
 
 
 class NodeSelectorTerm(Struct):
@@ -52,44 +52,44 @@ class NodeSelector(Struct):
 
 
 class VolumeNodeAffinity(Struct):
-    """From where a volume can be reached."""
+    """Nodes that can reach a volume."""
 
     required: NodeSelector | None = None
-    """Only from these nodes."""
+    """Only these nodes."""
 
 
 class CSIVolumeSource(Struct):
-    """A volume behind a driver."""
+    """A volume of a CSI driver."""
 
     driver: str = ""
-    """Who attaches it."""
+    """The driver that attaches it."""
     volume_handle: str = ""
-    """What the driver calls it."""
+    """ID of the volume in the driver."""
 
 
 class PersistentVolumeSpec(Struct):
-    """What a volume is."""
+    """Specification of a volume."""
 
     capacity: Quantities | None = None
-    """How large it is (`storage`)."""
+    """Size (`storage`)."""
     access_modes: list[str] | None = None
-    """How it can be mounted."""
+    """Access modes."""
     volume_mode: str = ""
     """Filesystem or Block."""
     volume_attributes_class_name: str = ""
-    """What it is like besides, by the name of a class."""
+    """VolumeAttributesClass of the volume."""
     csi: CSIVolumeSource | None = None
-    """The driver's volume, if a driver has it."""
+    """Volume of a CSI driver, if it has one."""
     node_affinity: VolumeNodeAffinity | None = None
-    """From where it can be reached; from everywhere when absent."""
+    """Nodes that can reach it. Default: all nodes."""
     claim_ref: ObjectReference | None = None
-    """The claim that it is kept for, or bound to."""
+    """The claim that it is bound to or reserved for."""
     storage_class_name: str = ""
-    """Its class."""
+    """StorageClass of the volume."""
 
 
 class PersistentVolumeStatus(Struct):
-    """What became of a volume."""
+    """Observed state of a volume."""
 
     phase: str = ""
     """Available, Bound, Released or Failed."""
@@ -102,39 +102,39 @@ class PersistentVolume(Object):
         "", "v1", "PersistentVolume", "persistentvolumes", namespaced=False, short_names=("pv",)
     )
     spec: PersistentVolumeSpec = msgspec.field(default_factory=PersistentVolumeSpec)
-    """What it is."""
+    """Specification."""
     status: PersistentVolumeStatus = msgspec.field(default_factory=PersistentVolumeStatus)
-    """What became of it."""
+    """Observed state."""
 
 
 class ClaimResources(Struct):
-    """How much storage is wanted."""
+    """Requested size."""
 
     requests: Quantities | None = None
-    """At least (`storage`)."""
+    """Minimum size (`storage`)."""
 
 
 class PersistentVolumeClaimSpec(Struct):
-    """What storage is wanted."""
+    """Desired state of a claim."""
 
     storage_class_name: str | None = None
-    """From which class."""
+    """StorageClass of the claim."""
     access_modes: list[str] | None = None
     """ReadWriteOnce, ReadWriteMany, ReadOnlyMany, ReadWriteOncePod."""
     resources: ClaimResources = msgspec.field(default_factory=ClaimResources)
-    """How much."""
-    selector: placing.LabelSelector | None = None
-    """Only volumes with such labels."""
+    """Amounts."""
+    selector: pod_placement.LabelSelector | None = None
+    """Labels of accepted volumes."""
     volume_mode: str = ""
     """Filesystem or Block."""
     volume_attributes_class_name: str = ""
-    """What it must be like besides, by the name of a class."""
+    """VolumeAttributesClass of the claim."""
     volume_name: str = ""
-    """The volume that it is bound to, or wants."""
+    """The volume that it is bound to or requests."""
 
 
 class PersistentVolumeClaimStatus(Struct):
-    """What became of a claim."""
+    """Observed state of a claim."""
 
     phase: str = ""
     """Pending, Bound or Lost."""
@@ -148,9 +148,9 @@ class PersistentVolumeClaim(Object):
         short_names=("pvc",),
     )  # fmt: skip
     spec: PersistentVolumeClaimSpec = msgspec.field(default_factory=PersistentVolumeClaimSpec)
-    """What is wanted."""
+    """Desired state."""
     status: PersistentVolumeClaimStatus = msgspec.field(default_factory=PersistentVolumeClaimStatus)
-    """What became of it."""
+    """Observed state."""
 
 
 class TopologySelectorLabel(Struct):
@@ -170,62 +170,62 @@ class TopologySelectorTerm(Struct):
 
 
 class StorageClass(Object):
-    """How volumes are made."""
+    """A class of storage: how volumes are provisioned."""
 
     resource: ClassVar = Resource(
         "storage.k8s.io", "v1", "StorageClass", "storageclasses", namespaced=False,
         short_names=("sc",),
     )  # fmt: skip
     provisioner: str = ""
-    """Who makes them."""
+    """The provisioner."""
     volume_binding_mode: str = ""
-    """Immediate, or WaitForFirstConsumer: not before it is known for which node."""
+    """Immediate, or WaitForFirstConsumer: after a pod is scheduled."""
     allowed_topologies: list[TopologySelectorTerm] | None = None
-    """Where volumes can be made: any of the terms; everywhere when absent."""
+    """Topologies in which volumes can be provisioned. Default: all."""
 
 
 class VolumeLimit(Struct):
-    """What a driver can do on a node."""
+    """Limits of a driver on a node."""
 
     count: int | None = None
-    """Volumes that can be attached at the same time; without limit when absent."""
+    """Maximum number of attached volumes. Default: no limit."""
 
 
 class CSINodeDriver(Struct):
     """A driver on a node."""
 
     name: str = ""
-    """Of the driver."""
+    """Name of the driver."""
     allocatable: VolumeLimit | None = None
-    """How much it can do."""
+    """Limits of the driver."""
 
 
 class CSINodeSpec(Struct):
-    """Which drivers a node has."""
+    """Drivers of a node."""
 
     drivers: list[CSINodeDriver] | None = None
-    """All of them."""
+    """The drivers."""
 
 
 class CSINode(Object):
-    """What drivers of volumes say about a node; it has the node's name."""
+    """CSI drivers of a node; it has the node's name."""
 
     resource: ClassVar = Resource(
         "storage.k8s.io", "v1", "CSINode", "csinodes", namespaced=False
     )  # fmt: skip
     spec: CSINodeSpec = msgspec.field(default_factory=CSINodeSpec)
-    """Which drivers it has."""
+    """Drivers of the node."""
 
 
 class AttachedVolume(Struct):
-    """What is attached."""
+    """The attached volume."""
 
     persistent_volume_name: str = ""
     """The volume."""
 
 
 class VolumeAttachmentSpec(Struct):
-    """Which volume is attached where."""
+    """Volume and node of an attachment."""
 
     attacher: str = ""
     """The driver."""
@@ -236,46 +236,47 @@ class VolumeAttachmentSpec(Struct):
 
 
 class VolumeAttachment(Object):
-    """A volume that is attached to a node, is being attached, or not yet let go."""
+    """A volume that is attached to a node, or is being attached or detached."""
 
     resource: ClassVar = Resource(
         "storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", namespaced=False
     )  # fmt: skip
     spec: VolumeAttachmentSpec = msgspec.field(default_factory=VolumeAttachmentSpec)
-    """Which and where."""
+    """Volume and node."""
 
 
 class CSIDriverSpec(Struct):
-    """What a driver wants."""
+    """Specification of a driver."""
 
     storage_capacity: bool = False
-    """It says where it has how much room; volumes are made only where that suffices."""
+    """Whether the driver publishes CSIStorageCapacity; volumes are then provisioned only where the
+    capacity suffices."""
 
 
 class CSIDriver(Object):
-    """Who makes and attaches volumes."""
+    """A driver that provisions and attaches volumes."""
 
     resource: ClassVar = Resource(
         "storage.k8s.io", "v1", "CSIDriver", "csidrivers", namespaced=False
     )  # fmt: skip
     spec: CSIDriverSpec = msgspec.field(default_factory=CSIDriverSpec)
-    """What it wants."""
+    """Specification."""
 
 
 class CSIStorageCapacity(Object):
-    """How much room a driver has for volumes of a class, and for which nodes."""
+    """Free capacity of a driver for volumes of a class, for some nodes."""
 
     resource: ClassVar = Resource(
         "storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities", namespaced=True
     )  # fmt: skip
     storage_class_name: str = ""
-    """The class."""
-    node_topology: placing.LabelSelector | None = None
-    """For nodes with such labels; for none when absent."""
+    """The StorageClass."""
+    node_topology: pod_placement.LabelSelector | None = None
+    """Labels of the nodes. Absent: no nodes."""
     capacity: str | None = None
-    """Room for all volumes."""
+    """Total free capacity."""
     maximum_volume_size: str | None = None
-    """The largest volume, if that is known better."""
+    """Maximum size of one volume, if known."""
 
 
 # --- quotas ------------------------------------------------------------------------------------
@@ -289,7 +290,7 @@ class ScopeRequirement(Struct):
     operator: str
     """In, NotIn, Exists or DoesNotExist."""
     values: list[str] | None = None
-    """Of a PriorityClass, its names."""
+    """Names of PriorityClasses."""
 
 
 class ScopeSelector(Struct):
@@ -300,10 +301,10 @@ class ScopeSelector(Struct):
 
 
 class ResourceQuotaSpec(Struct):
-    """How much the objects of a namespace may ask for together."""
+    """Quota of a namespace: the total requests of its objects."""
 
     hard: Quantities | None = None
-    """By resource."""
+    """Limit by resource."""
     scopes: list[str] | None = None
     """Only pods to which all of these apply count."""
     scope_selector: ScopeSelector | None = None
@@ -311,71 +312,71 @@ class ResourceQuotaSpec(Struct):
 
 
 class ResourceQuota(Object):
-    """How much the objects of a namespace may ask for together."""
+    """Quota of a namespace: the total requests of its objects."""
 
     resource: ClassVar = Resource(
         "", "v1", "ResourceQuota", "resourcequotas", namespaced=True, short_names=("quota",)
     )
     spec: ResourceQuotaSpec = msgspec.field(default_factory=ResourceQuotaSpec)
-    """How much."""
+    """Amounts."""
 
 
 # --- runtimes ----------------------------------------------------------------------------------
 
 
 class RuntimeOverhead(Struct):
-    """What a runtime itself needs."""
+    """Resource overhead of a runtime."""
 
     pod_fixed: Quantities | None = None
-    """For each pod."""
+    """Overhead of each pod."""
 
 
 class RuntimeScheduling(Struct):
-    """Where a runtime is."""
+    """Nodes of a runtime."""
 
     node_selector: dict[str, str] | None = None
     """Labels of the nodes that have it."""
     tolerations: list[Toleration] | None = None
-    """What its pods tolerate besides their own."""
+    """Tolerations that are added to its pods."""
 
 
 class RuntimeClass(Object):
-    """A container runtime that pods may ask for by name."""
+    """A container runtime that pods select by name."""
 
     resource: ClassVar = Resource(
         "node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", namespaced=False
     )  # fmt: skip
     overhead: RuntimeOverhead | None = None
-    """What it needs for each pod besides the pod's own requests."""
+    """Overhead of each pod beside its requests."""
     scheduling: RuntimeScheduling | None = None
-    """On which nodes its pods can be; on all when absent."""
+    """Nodes of its pods. Default: all nodes."""
 
 
 # --- disruptions -------------------------------------------------------------------------------
 
 
 class PodDisruptionBudgetSpec(Struct):
-    """Which pods must not all go at once."""
+    """Specification of a disruption budget."""
 
-    selector: placing.LabelSelector | None = None
-    """The pods; none if absent."""
+    selector: pod_placement.LabelSelector | None = None
+    """Selected pods; none if absent."""
 
 
 class PodDisruptionBudgetStatus(Struct):
-    """How things stand with a budget."""
+    """Observed state of a disruption budget."""
 
     disruptions_allowed: int = 0
-    """How many of the pods may be evicted now."""
+    """Number of pods that may be evicted now."""
 
 
 class PodDisruptionBudget(Object):
-    """How many of a set of pods may be evicted at a time; pods/eviction asks it."""
+    """Limits how many of a set of pods may be evicted at a time, through pods/eviction."""
 
     resource: ClassVar = Resource(
         "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", namespaced=True,
         short_names=("pdb",), subresources=("status",),
     )  # fmt: skip
     spec: PodDisruptionBudgetSpec = msgspec.field(default_factory=PodDisruptionBudgetSpec)
-    """Which pods."""
+    """Specification."""
     status: PodDisruptionBudgetStatus = msgspec.field(default_factory=PodDisruptionBudgetStatus)
-    """How things stand."""
+    """Observed state."""

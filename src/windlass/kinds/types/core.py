@@ -1,6 +1,6 @@
 """The Kubernetes kinds that Windlass reads or writes, as partial structs.
 
-Only fields that some room uses are named; the rest travels along untouched (see `kinds.wire`).
+They have only the fields that Windlass uses; the others are preserved (see `kinds.codec`).
 Both engines serve these kinds: a real cluster, or the embedded server.
 """
 
@@ -10,27 +10,27 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from windlass.kinds.meta import Condition, Object, Struct
-from windlass.kinds.podspec import Container as Container
-from windlass.kinds.podspec import ContainerPort as ContainerPort
-from windlass.kinds.podspec import ContainerState as ContainerState
-from windlass.kinds.podspec import ContainerStateRunning as ContainerStateRunning
-from windlass.kinds.podspec import ContainerStateTerminated as ContainerStateTerminated
-from windlass.kinds.podspec import ContainerStateWaiting as ContainerStateWaiting
-from windlass.kinds.podspec import ContainerStatus as ContainerStatus
-from windlass.kinds.podspec import EnvFrom as EnvFrom
-from windlass.kinds.podspec import EnvFromRef as EnvFromRef
-from windlass.kinds.podspec import EnvVar as EnvVar
-from windlass.kinds.podspec import EnvVarSource as EnvVarSource
-from windlass.kinds.podspec import FieldRef as FieldRef
-from windlass.kinds.podspec import KeyRef as KeyRef
-from windlass.kinds.podspec import PodSpec as PodSpec
-from windlass.kinds.podspec import PodStatus as PodStatus
-from windlass.kinds.podspec import Quantities as Quantities
-from windlass.kinds.podspec import ResourceRequirements as ResourceRequirements
-from windlass.kinds.podspec import Toleration as Toleration
-from windlass.kinds.podspec import VolumeMount as VolumeMount
-from windlass.kinds.resources import Column, Resource
+from windlass.kinds.types.meta import Condition, Object, Struct
+from windlass.kinds.types.pod import Container as Container
+from windlass.kinds.types.pod import ContainerPort as ContainerPort
+from windlass.kinds.types.pod import ContainerState as ContainerState
+from windlass.kinds.types.pod import ContainerStateRunning as ContainerStateRunning
+from windlass.kinds.types.pod import ContainerStateTerminated as ContainerStateTerminated
+from windlass.kinds.types.pod import ContainerStateWaiting as ContainerStateWaiting
+from windlass.kinds.types.pod import ContainerStatus as ContainerStatus
+from windlass.kinds.types.pod import EnvFrom as EnvFrom
+from windlass.kinds.types.pod import EnvFromRef as EnvFromRef
+from windlass.kinds.types.pod import EnvVar as EnvVar
+from windlass.kinds.types.pod import EnvVarSource as EnvVarSource
+from windlass.kinds.types.pod import FieldRef as FieldRef
+from windlass.kinds.types.pod import KeyRef as KeyRef
+from windlass.kinds.types.pod import PodSpec as PodSpec
+from windlass.kinds.types.pod import PodStatus as PodStatus
+from windlass.kinds.types.pod import Quantities as Quantities
+from windlass.kinds.types.pod import ResourceRequirements as ResourceRequirements
+from windlass.kinds.types.pod import Toleration as Toleration
+from windlass.kinds.types.pod import VolumeMount as VolumeMount
+from windlass.kinds.types.resource import Column, Resource
 
 AGE = Column("Age", ".metadata.creationTimestamp", "date")
 
@@ -39,21 +39,21 @@ AGE = Column("Age", ".metadata.creationTimestamp", "date")
 
 
 class NamespaceStatus(Struct):
-    """Whether a namespace is in use."""
+    """State of a namespace."""
 
     phase: str = ""
-    """`Active`, or `Terminating` while what is inside goes."""
+    """`Active`, or `Terminating` while its objects are deleted."""
 
 
 class Namespace(Object):
-    """A team's room: every run, secret and pod lives in one."""
+    """The namespace of a team, with its runs, secrets and pods."""
 
     resource: ClassVar = Resource(
         "", "v1", "Namespace", "namespaces", namespaced=False, short_names=("ns",),
         subresources=("status",), columns=(Column("Status", ".status.phase"), AGE),
     )  # fmt: skip
     status: NamespaceStatus = msgspec.field(default_factory=NamespaceStatus)
-    """Whether it is in use."""
+    """Observed state."""
 
 
 class ConfigMap(Object):
@@ -63,31 +63,31 @@ class ConfigMap(Object):
         "", "v1", "ConfigMap", "configmaps", namespaced=True, short_names=("cm",), columns=(AGE,)
     )
     data: dict[str, str] | None = None
-    """Names and texts."""
+    """Keys and text values."""
     binary_data: dict[str, str] | None = None
-    """Names and bytes, in base64."""
+    """Keys and binary values, in base64."""
     immutable: bool | None = None
-    """Nothing in it may change any more."""
+    """Its data cannot be changed."""
 
 
 class Secret(Object):
-    """Values by reference: only pods and those who may read secrets see what is inside."""
+    """Confidential values for pods and for users who may read secrets."""
 
     resource: ClassVar = Resource(
         "", "v1", "Secret", "secrets", namespaced=True, columns=(Column("Type", ".type"), AGE)
     )
     type: str = ""
-    """What kind of secret; `Opaque` if nobody says."""
+    """Type of the secret. Default: `Opaque`."""
     data: dict[str, str] | None = None
-    """Names and values, in base64."""
+    """Keys and values, in base64."""
     string_data: dict[str, str] | None = None
-    """Names and values as plain text; the server moves them into `data`."""
+    """Keys and plain-text values; the server moves them into `data`."""
     immutable: bool | None = None
-    """Nothing in it may change any more."""
+    """Its data cannot be changed."""
 
 
 class ServiceAccount(Object):
-    """Who a pod is to the API."""
+    """The identity of a pod for the API."""
 
     resource: ClassVar = Resource(
         "", "v1", "ServiceAccount", "serviceaccounts", namespaced=True, short_names=("sa",),
@@ -101,7 +101,7 @@ class ServicePort(Struct):
     port: int
     """The port of the service."""
     name: str = ""
-    """How the port is called; needed when there are several."""
+    """Name of the port; required if there are several."""
     protocol: str = ""
     """TCP, UDP or SCTP."""
     target_port: int | str | None = None
@@ -109,18 +109,18 @@ class ServicePort(Struct):
 
 
 class ServiceSpec(Struct):
-    """Which pods, which ports."""
+    """Selected pods and ports."""
 
     cluster_ip: str | None = msgspec.field(default=None, name="clusterIP")
-    """The address, or `None`: names lead straight to the pods."""
+    """The address, or `None` for a headless service."""
     selector: dict[str, str] | None = None
-    """Labels of the pods behind it."""
+    """Labels of the selected pods."""
     ports: list[ServicePort] | None = None
     """Ports that it serves."""
     type: str = ""
     """ClusterIP, NodePort, LoadBalancer or ExternalName."""
     publish_not_ready_addresses: bool | None = None
-    """Pods are found before they are ready."""
+    """Publish addresses of pods that are not ready."""
 
 
 class Service(Object):
@@ -132,14 +132,14 @@ class Service(Object):
         columns=(Column("Type", ".spec.type"), Column("Cluster-IP", ".spec.clusterIP"), AGE),
     )  # fmt: skip
     spec: ServiceSpec = msgspec.field(default_factory=ServiceSpec)
-    """Which pods, which ports."""
+    """Selected pods and ports."""
 
 
 # --- nodes --------------------------------------------------------------------------------------
 
 
 class Taint(Struct):
-    """Keeps pods away from a node."""
+    """A taint, which keeps pods away from a node."""
 
     key: str
     """The taint's name."""
@@ -148,22 +148,22 @@ class Taint(Struct):
     value: str = ""
     """The taint's value."""
     time_added: str | None = None
-    """When it was put there."""
+    """When the taint was added."""
 
 
 class NodeSpec(Struct):
-    """What its keeper wants of a node."""
+    """Desired state of a node."""
 
     unschedulable: bool | None = None
-    """No new pods: the node is cordoned."""
+    """Whether the node is cordoned: no new pods."""
     taints: list[Taint] | None = None
-    """Pods that do not tolerate these stay away."""
+    """Taints of the node."""
     provider_id: str | None = msgspec.field(default=None, name="providerID")
-    """What the provider calls the machine."""
+    """ID of the machine at the cloud provider."""
 
 
 class NodeAddress(Struct):
-    """How a node is reached."""
+    """An address of a node."""
 
     type: str
     """Hostname, InternalIP or ExternalIP."""
@@ -172,18 +172,18 @@ class NodeAddress(Struct):
 
 
 class NodeStatus(Struct):
-    """What a node has and how it is."""
+    """Observed state of a node."""
 
     capacity: Quantities | None = None
-    """What the machine has."""
+    """Resources of the machine."""
     allocatable: Quantities | None = None
-    """What pods may use of it."""
+    """Resources for pods."""
     conditions: list[Condition] | None = None
-    """Ready, and what presses the node."""
+    """Ready, and conditions of pressure."""
     addresses: list[NodeAddress] | None = None
-    """How it is reached."""
+    """Addresses of the node."""
     daemon_endpoints: dict[str, Any] | None = None
-    """Where its agent listens: `kubeletEndpoint.Port`."""
+    """Port of its agent: `kubeletEndpoint.Port`."""
 
 
 class Node(Object):
@@ -200,13 +200,13 @@ class Node(Object):
         ),
     )  # fmt: skip
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
-    """What its keeper wants of it."""
+    """Desired state."""
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
-    """What it has and how it is."""
+    """Observed state."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether the node says that it can run pods."""
+        """Whether the node reports that it is ready."""
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions or ())
 
 
@@ -214,7 +214,7 @@ class Node(Object):
 
 
 class Pod(Object):
-    """One member of a run, or somebody else's: processes on one node."""
+    """Containers that run on one node: a replica of a run, or a pod of another application."""
 
     resource: ClassVar = Resource(
         "", "v1", "Pod", "pods", namespaced=True, short_names=("po",), categories=("all",),
@@ -229,44 +229,44 @@ class Pod(Object):
         ),
     )  # fmt: skip
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
-    """What it runs, and where."""
+    """Desired state."""
     status: PodStatus = msgspec.field(default_factory=PodStatus)
-    """What became of it."""
+    """Observed state."""
 
 
-# --- events, leases, priorities, rights ---------------------------------------------------------
+# --- events, leases, priorities, permissions ----------------------------------------------------
 
 
 class ObjectReference(Struct):
-    """Which object."""
+    """A reference to an object."""
 
     api_version: str = ""
-    """Of the object."""
+    """API version of the object."""
     kind: str = ""
-    """Of the object."""
+    """Kind of the object."""
     namespace: str = ""
-    """Of the object."""
+    """Namespace of the object."""
     name: str = ""
-    """Of the object."""
+    """Name of the object."""
     uid: str = ""
-    """Of the object."""
+    """UID of the object."""
     resource_version: str = ""
-    """Of the object when it happened."""
+    """Resource version of the object at the time of the event."""
     field_path: str = ""
-    """Which part of the object."""
+    """The part of the object."""
 
 
 class EventSource(Struct):
-    """Who told an event."""
+    """The source of an event."""
 
     component: str = ""
-    """Which program told it."""
+    """Component that reported the event."""
     host: str = ""
-    """On which node."""
+    """Node of the component."""
 
 
 class Event(Object):
-    """Something that happened to an object, told to people."""
+    """A report of something that happened to an object."""
 
     resource: ClassVar = Resource(
         "", "v1", "Event", "events", namespaced=True, short_names=("ev",),
@@ -279,17 +279,17 @@ class Event(Object):
         ),
     )  # fmt: skip
     involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
-    """The object it is about."""
+    """The object of the event."""
     reason: str = ""
-    """What happened, in one word."""
+    """Reason, in one word."""
     message: str = ""
-    """What happened, for people."""
+    """Message."""
     type: str = ""
     """Normal or Warning."""
     source: EventSource | None = None
-    """Who told it."""
+    """Source of the event."""
     count: int | None = None
-    """How often it happened."""
+    """Number of occurrences."""
     first_timestamp: str | None = None
     """When it first happened."""
     last_timestamp: str | None = None
@@ -297,35 +297,35 @@ class Event(Object):
     event_time: str | None = None
     """When it happened, to the microsecond."""
     reporting_component: str = ""
-    """Which controller told it."""
+    """Controller that reported the event."""
     reporting_instance: str = ""
-    """Which instance of that controller."""
+    """Instance of the controller."""
 
 
 class LeaseSpec(Struct):
-    """Who holds a lease, until when."""
+    """Holder and validity of a lease."""
 
     holder_identity: str | None = None
-    """Who holds it."""
+    """Identity of the holder."""
     lease_duration_seconds: int | None = None
-    """How long after the last renewal others may take it."""
+    """Time after the last renewal at which another candidate may take it."""
     acquire_time: str | None = None
-    """When the holder got it."""
+    """When the holder acquired it."""
     renew_time: str | None = None
     """When the holder last renewed it."""
     lease_transitions: int | None = None
-    """How often the holder changed."""
+    """Number of changes of the holder."""
 
 
 class Lease(Object):
-    """Who leads, until when; `leaseTransitions` is the epoch of decisions."""
+    """Leader election; `leaseTransitions` is the epoch of decisions."""
 
     resource: ClassVar = Resource(
         "coordination.k8s.io", "v1", "Lease", "leases", namespaced=True,
         columns=(Column("Holder", ".spec.holderIdentity"), AGE),
     )  # fmt: skip
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
-    """Who holds it, until when."""
+    """Holder and validity."""
 
 
 class PriorityClass(Object):
@@ -338,15 +338,15 @@ class PriorityClass(Object):
     value: int = 0
     """The priority; higher is more important. Cannot change."""
     global_default: bool | None = None
-    """For pods that name no class."""
+    """Whether it applies to pods without a class."""
     description: str = ""
-    """What it is for."""
+    """Description."""
     preemption_policy: str | None = None
     """PreemptLowerPriority or Never."""
 
 
 class RoleRef(Struct):
-    """Which role."""
+    """A reference to a role."""
 
     kind: str
     """Role or ClusterRole."""
@@ -357,42 +357,42 @@ class RoleRef(Struct):
 
 
 class Subject(Struct):
-    """Who."""
+    """A user, group or service account."""
 
     kind: str
     """User, Group or ServiceAccount."""
     name: str
-    """The name."""
+    """Name of the subject."""
     namespace: str = ""
-    """Of a ServiceAccount."""
+    """Namespace of a ServiceAccount."""
     api_group: str = ""
     """Empty for a ServiceAccount."""
 
 
 class RoleBinding(Object, kw_only=True):
-    """Gives people a role in one namespace. Embedded, the roles are the three of Windlass."""
+    """Grants a role in one namespace. The embedded engine has three roles."""
 
     resource: ClassVar = Resource(
         "rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", namespaced=True,
         columns=(Column("Role", ".roleRef.name"), AGE),
     )  # fmt: skip
     role_ref: RoleRef
-    """What they may do. Cannot change."""
+    """The role. Cannot change."""
     subjects: list[Subject] | None = None
-    """Who may do it."""
+    """Users, groups and service accounts with the role."""
 
 
 class ClusterRoleBinding(Object, kw_only=True):
-    """Gives people a role everywhere."""
+    """Grants a role in all namespaces."""
 
     resource: ClassVar = Resource(
         "rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings",
         namespaced=False, columns=(Column("Role", ".roleRef.name"), AGE),
     )  # fmt: skip
     role_ref: RoleRef
-    """What they may do. Cannot change."""
+    """The role. Cannot change."""
     subjects: list[Subject] | None = None
-    """Who may do it."""
+    """Users, groups and service accounts with the role."""
 
 
 ALL: tuple[type[Object], ...] = (

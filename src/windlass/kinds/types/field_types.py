@@ -1,9 +1,9 @@
 """Types of single fields that several kinds share, with the limits that every engine enforces.
 
-The constraints are read by msgspec when an object is decoded and by `kinds.schema` when the CRDs
-are written, so a cluster and the embedded server refuse the same values. `must` completes the
-sentence "must ..." for people. Patterns use only what Go's RE2 and Python's `re` both understand
-and end in \\Z, which the CRDs spell $ (Python's $ would let a trailing newline pass).
+msgspec reads the constraints when it decodes an object, and `kinds.schema_export` when it writes
+the CRDs, so a cluster and the embedded server refuse the same values. `must` completes the message
+"must ...". Patterns use only the common syntax of Go's RE2 and Python's `re` and end in \\Z, which
+the CRDs write as $ (Python's $ accepts a trailing newline).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from windlass.kinds import meta
+from windlass.kinds.types import meta
 
 _UNIT: Final = "[1-9][0-9]{0,8}"
 _DURATION: Final = "".join(f"({_UNIT}{unit})?" for unit in ("d", "h", "m", "s", "ms"))
@@ -20,7 +20,7 @@ _DURATION_LIKE: Final = "be a duration such as 90s, 2h, 1h30m or 7d"
 
 
 def text(pattern: str, max_length: int, must: str, min_length: int | None = None) -> Meta:
-    """The limits of a string and how to say them."""
+    """The limits of a string, and the message about them."""
     return Meta(
         pattern=f"^{pattern}\\Z",
         max_length=max_length,
@@ -30,7 +30,7 @@ def text(pattern: str, max_length: int, must: str, min_length: int | None = None
 
 
 Duration = Annotated[str, text(_DURATION, 40, f"{_DURATION_LIKE}, more than zero", 2)]
-"""More than zero: `90s`, `2h`, `1h30m`, `7d`, `250ms`. `kinds.duration` reads it."""
+"""More than zero: `90s`, `2h`, `1h30m`, `7d`, `250ms`. `kinds.values.duration` reads it."""
 
 DurationOrZero = Annotated[str, text(f"(0s|{_DURATION})", 40, f"{_DURATION_LIKE}, or 0s", 2)]
 
@@ -38,7 +38,7 @@ _QUANTITY: Final = r"[0-9]{1,18}(\.[0-9]{1,9})?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[
 _QUANTITY_LIKE: Final = 'be a quantity such as 8, "0.5", 500m or 32Gi'
 
 Quantity = Annotated[int, Meta(ge=0)] | Annotated[str, text(_QUANTITY, 32, _QUANTITY_LIKE)]
-"""Zero or more: `8`, `500m`, `32Gi`. `kinds.quantity` reads it exactly."""
+"""Zero or more: `8`, `500m`, `32Gi`. `kinds.values.quantity` reads it exactly."""
 
 QuantityOrAuto = (
     Annotated[int, Meta(ge=0)]
@@ -71,7 +71,7 @@ Capability = Annotated[
     str,
     text("[a-z0-9]([-a-z0-9:./]*[a-z0-9])?", 63, "name a capability: shares, isolation:hard"),
 ]
-"""What a node can do besides running processes."""
+"""A capability of a node."""
 
 AbsolutePath = Annotated[str, text(r"/[^\x00:]*", 1024, "be a path that begins with /")]
 Fraction = Annotated[str, text("[1-9][0-9]{0,2}/[1-9][0-9]{0,2}", 7, "be a fraction such as 1/4")]
@@ -113,7 +113,7 @@ Time = Annotated[str, text(f"{_DAY}T{_CLOCK}", 64, "be a time such as 2026-01-01
 
 
 def keyed(key: str, max_length: int, min_length: int | None = None) -> Meta:
-    """The limits of a list whose elements are told apart by one field."""
+    """The limits of a list whose elements are identified by one field."""
     return Meta(max_length=max_length, min_length=min_length, extra={"key": key})
 
 

@@ -1,7 +1,7 @@
 """The parts that every Kubernetes-style object shares, and the base classes of all kinds.
 
-Structs are partial: they name the fields we read or write. `kinds.wire` decodes them and, when an
-object is written back, puts the fields they do not name back in place.
+Structs are partial: they have the fields that Windlass reads or writes. `kinds.codec` decodes them
+and restores the other fields when an object is written back.
 """
 
 from __future__ import annotations
@@ -11,74 +11,75 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 if TYPE_CHECKING:
-    from windlass.kinds.resources import Resource
+    from windlass.kinds.types.resource import Resource
 
 
 class Struct(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=False):
-    """Base of every part of an object. Trees only, never cycles: the collector need not look."""
+    """Base of every part of an object. Objects are trees without cycles, so `gc=False` is safe."""
 
 
 class OwnerReference(Struct):
-    """Who owns an object; when all owners are gone the object is collected."""
+    """The owner of an object; the object is deleted when all its owners are gone."""
 
     api_version: str
-    """Of the owner."""
+    """API version of the owner."""
     kind: str
-    """Of the owner."""
+    """Kind of the owner."""
     name: str
-    """Of the owner."""
+    """Name of the owner."""
     uid: str
-    """Of the owner: another object of the same name is not meant."""
+    """UID of the owner; another object of the same name is not the owner."""
     controller: bool | None = None
-    """The owner manages this object; only one may."""
+    """Whether the owner manages this object; only one owner may."""
     block_owner_deletion: bool | None = None
-    """The owner, deleted in the foreground, waits for this object to be gone."""
+    """Whether a foreground deletion of the owner waits until this object is gone."""
 
 
 class ObjectMeta(Struct):
-    """Identity and bookkeeping of an object. The server owns all but name, labels, annotations."""
+    """Metadata of an object. The server sets all fields but name, labels and annotations."""
 
     name: str = ""
     """Unique among objects of its kind in its namespace. Cannot change."""
     generate_name: str = ""
-    """Without a name: the server makes one that begins like this."""
+    """Prefix of the name that the server generates if the object has no name."""
     namespace: str = ""
-    """The team's room that the object is in."""
+    """The namespace (team) of the object."""
     uid: str = ""
-    """Unique over all objects and times. The server sets it."""
+    """Unique among all objects at all times. The server sets it."""
     resource_version: str = ""
-    """Changes with every write; a write that names an older one is refused."""
+    """Changes with every write; the server refuses a write with an older version."""
     generation: int = 0
     """Counts the changes of spec. The server sets it."""
     creation_timestamp: str | None = None
     """When it was created. The server sets it."""
     deletion_timestamp: str | None = None
-    """When it was asked to go; it is gone when its finalizers are. The server sets it."""
+    """When the deletion was requested; the object is gone when it has no finalizers. The server
+    sets it."""
     deletion_grace_period_seconds: int | None = None
-    """How long it may take to end in order. The server sets it."""
+    """Grace period of the deletion. The server sets it."""
     labels: dict[str, str] | None = None
-    """Names and values to select objects by."""
+    """Labels, by which objects are selected."""
     annotations: dict[str, str] | None = None
-    """Names and values for tools and people; nothing selects by them."""
+    """Annotations for tools and users; objects are not selected by them."""
     owner_references: list[OwnerReference] | None = None
-    """Objects that own this one; when all are gone it is deleted."""
+    """Owners of this object; it is deleted when all of them are gone."""
     finalizers: list[str] | None = None
-    """Who must let go before the object can be gone."""
+    """Finalizers, which must be removed before the object is deleted."""
 
 
 class Condition(Struct):
-    """One observed fact about an object, with the time it last changed."""
+    """One condition of an object, with the time of its last change."""
 
     type: str
-    """The fact: `Started`, `Complete`, `Ready`."""
+    """Type of the condition: `Started`, `Complete`, `Ready`."""
     status: str
     """`True`, `False` or `Unknown`."""
     reason: str = ""
-    """Why, in one word."""
+    """Reason, in one word."""
     message: str = ""
-    """Why, for people."""
+    """Message."""
     observed_generation: int | None = None
-    """The generation of the spec that this is about."""
+    """The generation of the spec that the condition describes."""
     last_transition_time: str | None = None
     """When the status last changed."""
 
@@ -87,8 +88,8 @@ class Object(Struct, dict=True, gc=True):
     """Base of every kind.
 
     `apiVersion` and `kind` are the class's own (`resource`), not fields of each instance:
-    `kinds.wire` adds them when it encodes. `dict=True` lets wire keep the bytes an instance was
-    decoded from, so that writing it back loses nothing.
+    `kinds.codec` adds them when it encodes. `dict=True` lets the codec keep the bytes of a decoded
+    instance, so that writing it back loses no field.
     """
 
     resource: ClassVar[Resource]

@@ -1,4 +1,4 @@
-"""The parts of a Pod that Windlass reads or writes. `kinds.kubernetes` offers these names too."""
+"""The parts of a Pod that Windlass reads or writes. `kinds.types.core` exports these names, too."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from windlass.kinds import placing
-from windlass.kinds.meta import Condition, Struct
+from windlass.kinds.types import pod_placement
+from windlass.kinds.types.meta import Condition, Struct
 
 Quantities = dict[str, str | int | float]
-"""Resource name -> Kubernetes quantity, as written; `kinds.quantity` reads it exactly."""
+"""Resource name -> Kubernetes quantity, as written; `kinds.values.quantity` parses it exactly."""
 
 
 class KeyRef(Struct):
@@ -19,9 +19,9 @@ class KeyRef(Struct):
     name: str = ""
     """Name of the Secret or ConfigMap."""
     key: str = ""
-    """Which of its values."""
+    """Key of the value."""
     optional: bool | None = None
-    """The variable is left out if there is none."""
+    """Leave out the variable if the value does not exist."""
 
 
 class FieldRef(Struct):
@@ -32,7 +32,7 @@ class FieldRef(Struct):
 
 
 class EnvVarSource(Struct):
-    """Where a variable's value comes from."""
+    """Source of a variable's value."""
 
     secret_key_ref: KeyRef | None = None
     """A value of a Secret."""
@@ -41,7 +41,7 @@ class EnvVarSource(Struct):
     field_ref: FieldRef | None = None
     """A field of the pod itself."""
     resource_field_ref: dict[str, Any] | None = None
-    """What a container of the pod may use: `resource`, `containerName`, `divisor`."""
+    """A limit or request of a container of the pod: `resource`, `containerName`, `divisor`."""
 
 
 class EnvVar(Struct):
@@ -52,7 +52,7 @@ class EnvVar(Struct):
     value: str = ""
     """Its value."""
     value_from: EnvVarSource | None = None
-    """Where its value comes from."""
+    """Source of the value."""
 
 
 class EnvFromRef(Struct):
@@ -61,14 +61,14 @@ class EnvFromRef(Struct):
     name: str = ""
     """Name of the Secret or ConfigMap."""
     optional: bool | None = None
-    """Nothing is set if there is none."""
+    """Set nothing if it does not exist."""
 
 
 class EnvFrom(Struct):
     """All values of a Secret or ConfigMap as variables."""
 
     prefix: str = ""
-    """Put before each variable's name."""
+    """Prefix of each variable's name."""
     secret_ref: EnvFromRef | None = None
     """All values of a Secret."""
     config_map_ref: EnvFromRef | None = None
@@ -76,12 +76,12 @@ class EnvFrom(Struct):
 
 
 class ResourceRequirements(Struct):
-    """What a container needs and may use."""
+    """Requests and limits of a container."""
 
     requests: Quantities | None = None
-    """What is kept free for it."""
+    """Requests: what the scheduler allocates."""
     limits: Quantities | None = None
-    """What it may use at most."""
+    """Limits: what it may use at most."""
 
 
 class ContainerPort(Struct):
@@ -90,157 +90,157 @@ class ContainerPort(Struct):
     container_port: int
     """The port's number."""
     name: str = ""
-    """How the port is called."""
+    """Name of the port."""
     host_port: int | None = None
-    """The same on the node."""
+    """Port on the node."""
     host_ip: str = msgspec.field(default="", name="hostIP")
-    """The node's address that the host port is on; all of them if absent."""
+    """Node address of the host port. Default: all addresses."""
     protocol: str = ""
     """TCP, UDP or SCTP."""
 
 
 class VolumeMount(Struct):
-    """A volume as a container sees it."""
+    """A volume mount of a container."""
 
     name: str
     """Name of the pod's volume."""
     mount_path: str
-    """Where the container sees it."""
+    """Mount path in the container."""
     sub_path: str = ""
-    """Only this part of it."""
+    """Mount only this path of the volume."""
     read_only: bool | None = None
-    """The container cannot write to it."""
+    """Mount it read-only."""
 
 
 class Container(Struct):
-    """One program of a pod."""
+    """A container of a pod."""
 
     name: str
     """Unique in the pod."""
     image: str = ""
-    """The image that it runs."""
+    """Image of the container."""
     command: list[str] | None = None
-    """The program; the image's own if absent."""
+    """The program. Default: that of the image."""
     args: list[str] | None = None
     """Its arguments."""
     working_dir: str = ""
-    """The folder it starts in."""
+    """Working directory."""
     env: list[EnvVar] | None = None
     """Environment variables."""
     env_from: list[EnvFrom] | None = None
     """Environment variables from Secrets and ConfigMaps."""
     resources: ResourceRequirements | None = None
-    """What it needs and may use."""
+    """Requests and limits."""
     ports: list[ContainerPort] | None = None
     """Ports that it listens on."""
     volume_mounts: list[VolumeMount] | None = None
-    """Volumes that it sees."""
+    """Mounted volumes."""
     image_pull_policy: str = ""
-    """When the image is pulled: Always, IfNotPresent, Never."""
+    """Pull policy of the image: Always, IfNotPresent, Never."""
     restart_policy: str | None = None
     """`Always` on an init container makes it a sidecar."""
     stdin: bool | None = None
-    """Its standard input stays open, for attach."""
+    """Keep its standard input open, for attach."""
     stdin_once: bool | None = None
-    """Its standard input ends when the first who attached leaves."""
+    """Close its standard input when the first attached client disconnects."""
     tty: bool | None = None
-    """It runs on a terminal of its own."""
+    """Allocate a terminal."""
     termination_message_path: str = ""
-    """The file for its last words."""
+    """File of the termination message."""
     termination_message_policy: str = ""
-    """`FallbackToLogsOnError`: the end of its log when it left none."""
+    """`FallbackToLogsOnError`: use the end of the log if there is no message."""
     liveness_probe: dict[str, Any] | None = None
-    """How to find out whether it must be started again."""
+    """Liveness probe: whether the container must be restarted."""
     readiness_probe: dict[str, Any] | None = None
-    """How to find out whether it can serve."""
+    """Readiness probe: whether the container can serve."""
     startup_probe: dict[str, Any] | None = None
-    """How to find out whether it has started."""
+    """Startup probe: whether the container has started."""
     lifecycle: dict[str, Any] | None = None
-    """What to do after its start and before its end."""
+    """Hooks after its start and before its stop."""
     security_context: dict[str, Any] | None = None
-    """What its processes may do."""
+    """Security options of its processes."""
 
 
 class Toleration(Struct):
-    """A taint that a pod accepts."""
+    """A taint that a pod tolerates."""
 
     key: str = ""
-    """The taint's key; every taint when empty, with operator `Exists`."""
+    """The taint's key. Empty with operator `Exists`: every taint."""
     operator: str = ""
     """`Equal` or `Exists`."""
     value: str = ""
     """The taint's value."""
     effect: str = ""
-    """The taint's effect; all when empty."""
+    """The taint's effect. Empty: all effects."""
     toleration_seconds: int | None = None
     """How long NoExecute is tolerated."""
 
 
 class PodSpec(Struct):
-    """What a pod runs, and where."""
+    """Desired state of a pod."""
 
     containers: list[Container] = []
-    """What runs."""
+    """Containers."""
     init_containers: list[Container] | None = None
-    """What runs before, one after the other."""
+    """Init containers, which run one after the other before the containers."""
     node_name: str = ""
-    """The node that it runs on."""
+    """Node of the pod."""
     scheduler_name: str = ""
-    """Who chooses the node."""
+    """Scheduler that chooses the node."""
     restart_policy: str = ""
     """Always, OnFailure or Never."""
     termination_grace_period_seconds: int | None = None
     """Time between SIGTERM and SIGKILL."""
     active_deadline_seconds: int | None = None
-    """How long it may run."""
+    """Maximum running time."""
     node_selector: dict[str, str] | None = None
     """Labels that the node must have."""
-    affinity: placing.Affinity | None = None
-    """Where it must or would like to be."""
-    topology_spread_constraints: list[placing.TopologySpread] | None = None
-    """How evenly pods like it are spread."""
+    affinity: pod_placement.Affinity | None = None
+    """Required and preferred nodes and neighbours."""
+    topology_spread_constraints: list[pod_placement.TopologySpread] | None = None
+    """Topology spread constraints."""
     tolerations: list[Toleration] | None = None
-    """Taints that are accepted."""
-    scheduling_gates: list[placing.SchedulingGate] | None = None
-    """What must be done before it is placed."""
+    """Tolerated taints."""
+    scheduling_gates: list[pod_placement.SchedulingGate] | None = None
+    """Scheduling gates."""
     resource_claims: list[dict[str, Any]] | None = None
-    """Devices that it claims by ResourceClaims."""
+    """ResourceClaims of devices."""
     resources: ResourceRequirements | None = None
-    """What all its containers together need and may use."""
+    """Requests and limits of the whole pod."""
     priority: int | None = None
-    """Higher is more important."""
+    """Priority; higher is more important."""
     priority_class_name: str = ""
-    """Where its priority comes from."""
+    """PriorityClass of the pod."""
     preemption_policy: str | None = None
-    """PreemptLowerPriority (if absent), or Never: it waits until there is room."""
+    """PreemptLowerPriority (default), or Never: the pod waits until capacity is free."""
     volumes: list[dict[str, Any]] | None = None
-    """File trees that containers may mount."""
+    """Volumes for containers."""
     runtime_class_name: str | None = None
-    """Which container runtime."""
+    """RuntimeClass of the pod."""
     image_pull_secrets: list[dict[str, str]] | None = None
-    """Secrets with the registry's credentials."""
+    """Image pull secrets."""
     security_context: dict[str, Any] | None = None
-    """Whom its processes run as."""
+    """User and groups of its processes."""
     overhead: Quantities | None = None
-    """What the runtime itself needs."""
+    """Resource overhead of the runtime."""
     hostname: str = ""
-    """Its name in its own eyes."""
+    """Host name inside the pod."""
     subdomain: str = ""
-    """The headless service that its name is below."""
+    """Headless service of its DNS name."""
     share_process_namespace: bool | None = None
-    """Its processes see each other, and none of its containers is the first one."""
+    """Share one process namespace among the containers."""
     host_network: bool | None = None
-    """It shares the node's network."""
+    """Use the node's network."""
     service_account_name: str = ""
-    """Who it is to the API."""
+    """ServiceAccount of the pod."""
     automount_service_account_token: bool | None = None
-    """Whether it gets a token for the API."""
+    """Whether to mount a token for the API."""
     enable_service_links: bool | None = None
-    """Services appear in its environment."""
+    """Whether to set environment variables for services."""
 
 
 class ContainerStateTerminated(Struct):
-    """How a container ended."""
+    """State of a terminated container."""
 
     exit_code: int = 0
     """128 + n for signal n."""
@@ -249,7 +249,7 @@ class ContainerStateTerminated(Struct):
     reason: str = ""
     """Completed, Error, OOMKilled."""
     message: str = ""
-    """What it left to be read."""
+    """Termination message."""
     started_at: str | None = None
     """When it started."""
     finished_at: str | None = None
@@ -257,71 +257,71 @@ class ContainerStateTerminated(Struct):
 
 
 class ContainerStateRunning(Struct):
-    """Since when a container runs."""
+    """State of a running container."""
 
     started_at: str | None = None
     """When it started."""
 
 
 class ContainerStateWaiting(Struct):
-    """Why a container has not started."""
+    """State of a waiting container."""
 
     reason: str = ""
-    """Why it has not started, in one word."""
+    """Reason, in one word."""
     message: str = ""
-    """Why, for people."""
+    """Message."""
 
 
 class ContainerState(Struct):
-    """What a container is doing; one of the three."""
+    """State of a container; one of the three."""
 
     waiting: ContainerStateWaiting | None = None
-    """It has not started."""
+    """The container has not started."""
     running: ContainerStateRunning | None = None
-    """It runs."""
+    """The container is running."""
     terminated: ContainerStateTerminated | None = None
-    """It has ended."""
+    """The container has terminated."""
 
 
 class ContainerStatus(Struct):
-    """What became of a container."""
+    """Observed state of a container."""
 
     name: str
-    """Which container."""
+    """Name of the container."""
     state: ContainerState = msgspec.field(default_factory=ContainerState)
-    """What it is doing."""
+    """State."""
     ready: bool = False
-    """It can serve."""
+    """Whether it is ready."""
     restart_count: int = 0
-    """How often it was started again."""
+    """Number of restarts."""
     image: str = ""
     """The image that runs."""
     image_id: str = msgspec.field(default="", name="imageID")
     """The image's digest."""
     container_id: str | None = msgspec.field(default=None, name="containerID")
-    """What the runtime calls it."""
+    """ID of the container in the runtime."""
 
 
 class PodStatus(Struct):
-    """What became of a pod."""
+    """Observed state of a pod."""
 
     phase: str = ""
     """Pending, Running, Succeeded, Failed or Unknown."""
     reason: str = ""
-    """Why, in one word."""
+    """Reason, in one word."""
     message: str = ""
-    """Why, for people."""
+    """Message."""
     conditions: list[Condition] | None = None
     """Scheduled, initialized, ready."""
     container_statuses: list[ContainerStatus] | None = None
-    """What the containers are doing."""
+    """States of the containers."""
     init_container_statuses: list[ContainerStatus] | None = None
-    """What the init containers are doing."""
+    """States of the init containers."""
     host_ip: str | None = msgspec.field(default=None, name="hostIP")
     """The node's address."""
     pod_ip: str | None = msgspec.field(default=None, name="podIP")
     """Its own address."""
     start_time: str | None = None
-    """When the node took it."""
+    """When the node accepted it."""
     nominated_node_name: str = ""
-    """The node on which room is being made for it."""
+    """The node on which other pods are preempted for it."""

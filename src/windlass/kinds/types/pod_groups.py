@@ -1,6 +1,6 @@
-"""Kinds of other projects that say how many pods belong together, as far as that is read.
+"""Kinds of other projects that define the size of a group of pods, with the fields that are read.
 
-Nothing here is served or written by Windlass; a cluster may have some of them.
+Windlass neither serves nor writes them; a cluster may have some of them.
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from windlass.kinds.meta import Object
-from windlass.kinds.resources import Resource
+from windlass.kinds.types.meta import Object
+from windlass.kinds.types.resource import Resource
 
 Spec = dict[str, Any]
 
 
 class Sized(Object):
-    """Something that makes a known number of pods."""
+    """An object that creates a known number of pods."""
 
     spec: Spec = msgspec.field(default_factory=dict)
-    """What is wanted, as its project defines it."""
+    """Desired state, as its project defines it."""
 
 
 class Job(Sized):
-    """Pods that run to their end."""
+    """Pods that run to completion."""
 
     resource: ClassVar = Resource("batch", "v1", "Job", "jobs", namespaced=True)
 
 
 class JobSet(Sized):
-    """Several Jobs that are one thing."""
+    """A set of Jobs that form one workload."""
 
     resource: ClassVar = Resource(
         "jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets", namespaced=True
@@ -37,7 +37,7 @@ class JobSet(Sized):
 
 
 class PodGroup(Sized):
-    """A gang, of coscheduling."""
+    """A gang of the coscheduling plugin."""
 
     resource: ClassVar = Resource(
         "scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups", namespaced=True
@@ -45,7 +45,7 @@ class PodGroup(Sized):
 
 
 class OldPodGroup(Sized):
-    """A gang, of coscheduling in its first years."""
+    """A gang of the coscheduling plugin, in its first API version."""
 
     resource: ClassVar = Resource(
         "scheduling.sigs.k8s.io", "v1alpha1", "PodGroup", "podgroups", namespaced=True
@@ -89,7 +89,7 @@ class MPIJob(Sized):
 
 
 class OldMPIJob(Sized):
-    """Of Kubeflow's training operator, before the MPI operator was apart from it."""
+    """Of Kubeflow's training operator, before the MPI operator was separate."""
 
     resource: ClassVar = Resource("kubeflow.org", "v1", "MPIJob", "mpijobs", True)
 

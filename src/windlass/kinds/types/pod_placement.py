@@ -1,14 +1,14 @@
-"""How a pod says where it wants to be: affinity, spread, gates. `kinds.podspec` uses these.
+"""Placement constraints of a pod: affinity, topology spread, scheduling gates.
 
-Typed in full, because the scheduler reads them for every pod that it places; the embedded agent
-does not look at them.
+All fields are typed, because the scheduler reads them for every pod that it places. The embedded
+agent does not use them.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from windlass.kinds.meta import Struct
+from windlass.kinds.types.meta import Struct
 
 
 class SelectorRequirement(Struct):
@@ -19,20 +19,21 @@ class SelectorRequirement(Struct):
     operator: str
     """In, NotIn, Exists, DoesNotExist; of nodes also Gt and Lt."""
     values: list[str] | None = None
-    """What the value is compared with."""
+    """Values to compare with."""
 
 
 class LabelSelector(Struct):
-    """Which objects, by their labels; all conditions must hold, and none at all selects all."""
+    """Selects objects by their labels; all conditions must hold. Without conditions it selects
+    all."""
 
     match_labels: dict[str, str] | None = None
-    """Labels with these very values."""
+    """Labels with exact values."""
     match_expressions: list[SelectorRequirement] | None = None
     """Further conditions."""
 
 
 class NodeSelectorTerm(Struct):
-    """Which nodes; all conditions must hold, and a term without any selects no node."""
+    """Selects nodes; all conditions must hold. A term without conditions selects no node."""
 
     match_expressions: list[SelectorRequirement] | None = None
     """Conditions on the node's labels."""
@@ -41,45 +42,45 @@ class NodeSelectorTerm(Struct):
 
 
 class NodeSelector(Struct):
-    """Which nodes: those that any of the terms selects."""
+    """Selects the nodes that any of the terms selects."""
 
     node_selector_terms: list[NodeSelectorTerm] | None = None
     """The terms."""
 
 
 class PreferredNodes(Struct):
-    """Nodes that are liked."""
+    """Preferred nodes."""
 
     weight: int
-    """How much, 1 to 100."""
+    """Weight, 1 to 100."""
     preference: NodeSelectorTerm = msgspec.field(default_factory=NodeSelectorTerm)
     """Which nodes."""
 
 
 class NodeAffinity(Struct):
-    """Which nodes a pod must or would like to be on."""
+    """Required and preferred nodes of a pod."""
 
     required: NodeSelector | None = msgspec.field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
     )
-    """Only these."""
+    """Required nodes."""
     preferred: list[PreferredNodes] | None = msgspec.field(
         default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
     )
-    """Rather these."""
+    """Preferred nodes."""
 
 
 class PodAffinityTerm(Struct):
-    """Near, or away from, pods with these labels, within one domain of the topology."""
+    """A topology domain with, or without, pods with these labels."""
 
     topology_key: str
     """The nodes' label that names the domain."""
     label_selector: LabelSelector | None = None
-    """Which pods; none if absent."""
+    """Selected pods; none if absent."""
     namespaces: list[str] | None = None
-    """In these namespaces; in the pod's own if neither this nor a selector is given."""
+    """Namespaces of the pods. Default: the pod's own, unless a selector is given."""
     namespace_selector: LabelSelector | None = None
-    """And in namespaces with these labels."""
+    """Selects further namespaces by their labels."""
     match_label_keys: list[str] | None = None
     """Only pods that have the same value of these labels as this one."""
     mismatch_label_keys: list[str] | None = None
@@ -87,61 +88,61 @@ class PodAffinityTerm(Struct):
 
 
 class PreferredPods(Struct):
-    """Pods that are liked, or not."""
+    """A weighted preference."""
 
     weight: int
-    """How much, 1 to 100."""
+    """Weight, 1 to 100."""
     pod_affinity_term: PodAffinityTerm
-    """Which pods, how near."""
+    """Pods and topology domain."""
 
 
 class PodAffinity(Struct):
-    """Which pods to be near to, or away from."""
+    """Required and preferred affinity, or anti-affinity, to pods."""
 
     required: list[PodAffinityTerm] | None = msgspec.field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
     )
-    """All of these must hold."""
+    """Required terms."""
     preferred: list[PreferredPods] | None = msgspec.field(
         default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
     )
-    """Better if these hold."""
+    """Preferred terms."""
 
 
 class Affinity(Struct):
-    """Where a pod must or would like to be."""
+    """Affinity of a pod."""
 
     node_affinity: NodeAffinity | None = None
-    """On which nodes."""
+    """Affinity to nodes."""
     pod_affinity: PodAffinity | None = None
-    """Near which pods."""
+    """Affinity to pods."""
     pod_anti_affinity: PodAffinity | None = None
-    """Away from which pods."""
+    """Anti-affinity to pods."""
 
 
 class TopologySpread(Struct):
     """How evenly pods with these labels are spread over the domains of a topology."""
 
     max_skew: int
-    """By how many the fullest and the emptiest domain may differ."""
+    """Maximum difference between the domains with the most and the fewest pods."""
     topology_key: str
     """The nodes' label that names the domain."""
     when_unsatisfiable: str
     """DoNotSchedule or ScheduleAnyway."""
     label_selector: LabelSelector | None = None
-    """Which pods are counted; none if absent."""
+    """Counted pods; none if absent."""
     min_domains: int | None = None
-    """With fewer domains than this the emptiest counts as empty."""
+    """With fewer domains than this the minimum counts as 0."""
     node_affinity_policy: str | None = None
-    """Honor (if absent) or Ignore: whether nodes that the pod cannot be on count."""
+    """Honor (default) or Ignore: whether only nodes that match the pod's node affinity count."""
     node_taints_policy: str | None = None
-    """Ignore (if absent) or Honor: whether nodes whose taints it does not tolerate count."""
+    """Ignore (default) or Honor: whether only nodes whose taints the pod tolerates count."""
     match_label_keys: list[str] | None = None
     """Only pods that have the same value of these labels as this one."""
 
 
 class SchedulingGate(Struct):
-    """Something that must be done before the pod is placed."""
+    """A gate that must be removed before the pod is scheduled."""
 
     name: str
-    """Who will take the gate away."""
+    """Name of the gate, by the controller that removes it."""

@@ -1,4 +1,4 @@
-"""Queue: a node of the sharing tree. Who may use how much, and in which order.
+"""Queue: a node of the quota tree, with its amounts and its order.
 
 Written by administrators; the scheduler reads `spec` and writes `status`.
 """
@@ -10,205 +10,206 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from windlass.kinds import fields, pricelist
-from windlass.kinds.meta import Object, Struct
-from windlass.kinds.resources import Column, Resource
+from windlass.kinds.types import field_types, pricelist
+from windlass.kinds.types.meta import Object, Struct
+from windlass.kinds.types.resource import Column, Resource
 
-Amounts = Annotated[dict[fields.ResourceName, fields.Quantity], Meta(max_length=64)]
+Amounts = Annotated[dict[field_types.ResourceName, field_types.Quantity], Meta(max_length=64)]
 """Resource -> amount: `{gpu: 16, gpu/h100: 8, cpu: 256, memory: 1Ti}`."""
 
 
 class BudgetStep(Struct):
-    """What happens when a part of the budget is used."""
+    """The action at a percentage of the budget."""
 
     percent: Annotated[int, Meta(ge=1, le=1000)]
-    """Of the budget."""
+    """Percentage of the budget."""
     do: Literal["warn", "hold", "stop"]
-    """`warn` tells, `hold` starts nothing new, `stop` stops what runs."""
+    """`warn` creates an event, `hold` starts nothing new, `stop` also stops preemptible runs."""
 
 
 class BudgetOverride(Struct, kw_only=True):
-    """An administrator's leave to go on although the budget is used up. It is written into the
-    ledger, too, with the moment it was first seen."""
+    """An administrator's permission to exceed the budget. The ledger records it, with the time at
+    which it was first seen."""
 
-    until: fields.Time
-    """Until when it counts."""
+    until: field_types.Time
+    """When it ends."""
     reason: Annotated[str, Meta(min_length=1, max_length=256)]
-    """Why, for those who read it later."""
+    """The reason."""
     by: Annotated[str, Meta(max_length=256)] = ""
-    """Who gave it; the server fills in the caller."""
+    """The user who gave it; the server fills in the caller."""
 
 
 class Budget(Struct):
-    """How much may be used in a period, by the queue and those below it."""
+    """How much the queue and the queues below it may use in a period."""
 
     device_hours: Amounts | None = None
-    """Hours of devices: `{gpu: 5000, gpu/h100: 100}`."""
+    """Device hours: `{gpu: 5000, gpu/h100: 100}`."""
     money: pricelist.Money | None = None
-    """What all of it together may cost, in the currency of the price lists."""
+    """Total cost, in the currency of the price lists."""
     per: Literal["day", "week", "month", "quarter", "year", "total"] = "month"
-    """The period, by the calendar; weeks begin on Monday. `total`: once and for all."""
-    time_zone: fields.TimeZone = "UTC"
-    """Where the calendar hangs: `Europe/Berlin`."""
+    """The period, by the calendar; weeks begin on Monday. `total`: one period without an end."""
+    time_zone: field_types.TimeZone = "UTC"
+    """Time zone of the budget period: `Europe/Berlin`."""
     at: Annotated[list[BudgetStep], Meta(max_length=8)] | None = None
-    """What happens at which part of it. Default: warn at 80 percent, hold at 100."""
+    """Thresholds and their effects. Default: warn at 80 percent, hold at 100."""
     override: BudgetOverride | None = None
-    """Nothing is held or stopped while this counts."""
+    """While this is valid the budget holds and stops nothing."""
 
 
 UserName = Annotated[str, Meta(min_length=1, max_length=253)]
-"""As Runs name their user in `spec.user`."""
+"""A user name, as in `spec.user` of Runs."""
 
 
 class UserLimit(Struct):
-    """What one user may hold and submit in the queue, the queues below it included."""
+    """What one user may use and submit in the queue, including the queues below it."""
 
     resources: Amounts | None = None
-    """What the user's runs may hold together: `{gpu: 4, gpu/h100: 2, cpu: 64}`."""
+    """What the user's runs may use together: `{gpu: 4, gpu/h100: 2, cpu: 64}`."""
     running: Annotated[int, Meta(ge=0, le=1000000)] | None = None
-    """How many runs of the user may hold capacity at the same time."""
+    """How many runs of the user may run at the same time."""
     submitted: Annotated[int, Meta(ge=0, le=1000000)] | None = None
-    """How many runs of the user that have not ended there may be. The embedded engine refuses a run
-    beyond it; on Kubernetes it waits."""
+    """How many active runs the user may have. The embedded engine refuses the next run; on
+    Kubernetes it waits."""
 
 
 class UserLimits(UserLimit):
-    """The same for every user, and what differs for some. A limit binds one user and delays no
-    other user."""
+    """Limits of every user, and exceptions for some. A limit binds one user and delays no other
+    user."""
 
     users: Annotated[dict[UserName, UserLimit], Meta(max_length=1000)] | None = None
-    """By user name, what differs. What an entry does not name is as for every user."""
+    """Exceptions by user name. An entry overrides only the limits that it names."""
 
 
 class QueueSpec(Struct):
-    """What the queue may use."""
+    """The quota of the queue, and the order of its runs."""
 
-    parent: fields.ObjectName | None = None
-    """The queue above it. None: a root."""
-    namespaces: Annotated[list[fields.DnsLabel], Meta(max_length=256)] | None = None
-    """Namespaces whose runs use this queue unless they name another one. Nobody else's may; a queue
-    that names none takes everybody's, unless it has queues below it."""
+    parent: field_types.ObjectName | None = None
+    """The parent queue. A queue without a parent is a root."""
+    namespaces: Annotated[list[field_types.DnsLabel], Meta(max_length=256)] | None = None
+    """Namespaces whose runs use this queue unless they name another one. Other namespaces may not
+    use it. A queue without namespaces and without child queues is open to all namespaces."""
     guarantee: Amounts | None = None
-    """What it always gets back on demand, whoever borrowed it."""
+    """Amounts that the queue gets on demand; the scheduler reclaims them from borrowers."""
     limit: Amounts | None = None
-    """What it never exceeds, borrowed room included."""
+    """Amounts that the queue never exceeds, including borrowed capacity."""
     lend: Amounts | None = None
-    """How much of the guarantee others may borrow. Default: all of it."""
+    """How much of the guarantee other queues may borrow. Default: all of it."""
     weight: Annotated[int, Meta(ge=1, le=1000000)] = 1
-    """Its part of what is free, against its siblings."""
+    """Its share of free capacity, relative to its siblings."""
     order: Literal["fifo", "lifo", "priority", "fair", "shortest", "attained"] = "fifo"
-    """Who is next, among runs of the same priority."""
+    """Order of runs with the same priority: a higher priority is first under every order.
+    `priority` is another name of `fifo`."""
     strict: bool = False
-    """The head blocks those behind it: no backfill."""
+    """The first run blocks the runs behind it: no backfill."""
     reserve: Annotated[int, Meta(ge=0, le=100)] | None = None
-    """How many blocked heads get a reservation that backfill must respect. Default: 1; under the
-    order `shortest` only for a head that waited 12 times as long as it says it runs; 0 under
-    `attained`."""
-    min_runtime: fields.Duration | None = None
-    """A run is not preempted earlier than this after it started."""
-    max_priority: fields.Priority | None = None
-    """Caps the priority of its runs."""
-    half_life: fields.DurationOrZero | None = None
+    """How many blocked runs get a reservation that backfill must respect. Default: 1; under the
+    orders `shortest` and `attained` only for a run that has waited long: 12 times its expected
+    duration under `shortest`, or three days if it states none, and under `attained`."""
+    min_runtime: field_types.Duration | None = None
+    """A run is not preempted before it has run this long."""
+    max_priority: field_types.Priority | None = None
+    """Upper limit of the priority of its runs."""
+    half_life: field_types.DurationOrZero | None = None
     """How past use counts in fair share. Default: only use above or below the entitlement counts,
-    halved each day. A duration such as `7d`: all use counts, halved in that time. `0s`: past use
-    does not count."""
-    fair_share_preemption: fields.Duration | None = None
+    halved each day while the queue has what it asks for. A duration such as `7d`: all use counts,
+    halved in that time. `0s`: past use does not count."""
+    fair_share_preemption: field_types.Duration | None = None
     """Once the queue is behind its entitlement by as much as it is entitled to in this time, its
     runs preempt preemptible runs of queues above theirs. Default: never; the queue gets its share
-    as runs of others end."""
+    as runs of other queues end."""
     user_fair: bool = False
-    """Users take turns under any order, by what they hold and have had: equal users, no weights."""
+    """Users take turns under any order, by current and past use. All users are equal."""
     user_limits: UserLimits | None = None
-    """What each user may hold and submit."""
+    """What each user may use and submit."""
     stop: Literal["hold", "drain"] | None = None
-    """`hold`: nothing starts or grows in it or below it; what runs goes on. `drain`: what runs and
-    is preemptible is stopped by its checkpoint contract, too, and waits. None: it is open."""
+    """`hold`: nothing starts or grows in it or below it; running runs continue. `drain`:
+    preemptible runs are also stopped by their checkpoint contract, and wait. Absent: it is open."""
     budget: Budget | None = None
-    """How much may be used in a period."""
+    """Limit of the usage in a period."""
 
 
 class BudgetStatus(Struct, kw_only=True):
-    """How much of the budget is used. The ledger writes this, about once a minute."""
+    """Usage of the budget. The ledger writes this, about once a minute."""
 
     observed_generation: int = 0
-    """The generation of the spec that was looked at; a younger budget is not in force yet."""
-    since: fields.Time | None = None
+    """The generation of the spec that was read; a newer budget is not in force yet."""
+    since: field_types.Time | None = None
     """When the period began; absent for `total`."""
-    until: fields.Time | None = None
+    until: field_types.Time | None = None
     """When it ends."""
     device_hours: Amounts | None = None
-    """Used so far, of what the budget names."""
+    """Device hours used so far, of the devices in the budget."""
     money: str | None = None
-    """Used so far, if the budget names money."""
+    """Cost so far, if the budget has money."""
     percent: int = 0
-    """The largest part of any of these."""
-    runs_out: fields.Time | None = None
-    """When it will be used up if things go on like this; absent: not within the period."""
+    """The largest percentage of these."""
+    runs_out: field_types.Time | None = None
+    """When it will be used up at the current rate; absent: not within the period."""
     state: Literal["Open", "Warned", "Held", "Stopped"] = "Open"
-    """What is in force."""
+    """The action in force."""
     message: str = ""
-    """The same for people, with amounts."""
+    """Message with amounts."""
 
 
 class UserAccount(Struct):
-    """Past use of one user in the queue, in seconds of dominant share, decayed."""
+    """Decayed past usage of one user in the queue, in seconds of dominant share."""
 
     excess: float = 0.0
-    """Use above the user's entitlement; negative: below it."""
+    """Usage above the entitlement; negative: below it."""
     usage: float = 0.0
-    """All use."""
+    """All usage."""
 
 
 class QueueAccount(UserAccount, kw_only=True):
     """Past use of the queue and those below it, in seconds of dominant share, decayed by its
-    half-life. The scheduler goes on from it after a restart."""
+    half-life. The scheduler continues from it after a restart."""
 
-    at: fields.Time
-    """Until when use is counted here."""
+    at: field_types.Time
+    """The time until which use is counted."""
     users: Annotated[dict[UserName, UserAccount], Meta(max_length=1000)] | None = None
-    """By user name, where users take turns; those with the most."""
+    """By user name, with `userFair`; the users with the most usage."""
 
 
 class QueueStatus(Struct):
-    """How much of it is used, the queues below it included. Only the platform writes this, a few
-    seconds after it changed."""
+    """Usage of the queue and the queues below it. Only the platform writes this, a few seconds
+    after a change."""
 
     observed_generation: int = 0
-    """The generation of the spec that this status is about."""
+    """The generation of the spec that this status describes."""
     used: Amounts | None = None
-    """What its runs, and those of the queues below it, hold."""
+    """Usage of its runs and of the queues below it."""
     borrowed: Amounts | None = None
-    """How much of that is above its guarantee."""
+    """The part of it above its guarantee."""
     lent: Amounts | None = None
-    """How much of its guarantee others hold."""
+    """How much of its guarantee other queues use."""
     running: int = 0
-    """How many runs hold room."""
+    """How many runs have an assignment, and external pods or gangs of them are placed."""
     pending: int = 0
-    """How many runs wait."""
+    """Number of waiting runs."""
     share: float | None = None
-    """Its largest part of any resource against its weight; the fair order compares it."""
+    """Its dominant share relative to its weight; used for the order of queues."""
     entitlement: float | None = None
-    """The share of the cluster that it is entitled to now, by weights, guarantees and demand."""
+    """The share of the cluster that it is entitled to, by weights, guarantees and demand."""
     account: QueueAccount | None = None
-    """Its past use, written at most every 30 seconds."""
+    """Its past usage, written at most every 30 seconds."""
     budget: BudgetStatus | None = None
-    """How much of the budget is used."""
-    conditions: fields.Conditions | None = None
-    """Ready: its place in the tree is sound. OverCommitted: more is guaranteed than there is, so
-    that its guarantee counts for less."""
+    """Usage of the budget."""
+    conditions: field_types.Conditions | None = None
+    """Ready: its position in the tree is valid. OverCommitted: guarantees exceed the capacity, so
+    its guarantee is cut."""
 
 
 class Queue(Object):
-    """A node of the sharing tree: who may use how much, and in which order."""
+    """A node of the quota tree: what a team may use, and in which order its runs start."""
 
     resource: ClassVar = Resource(
         "windlass.dev", "v1alpha1", "Queue", "queues", namespaced=False, short_names=("wq",),
         categories=("windlass",), subresources=("status",),
         columns=(
             Column("Parent", ".spec.parent", description="The queue above it"),
-            Column("Order", ".spec.order", description="Who is next"),
-            Column("Weight", ".spec.weight", "integer", description="Its part of what is free"),
-            Column("Running", ".status.running", "integer", description="Runs that hold room"),
+            Column("Order", ".spec.order", description="Order of its runs"),
+            Column("Weight", ".spec.weight", "integer", description="Its share of free capacity"),
+            Column("Running", ".status.running", "integer", description="Runs with an assignment"),
             Column("Pending", ".status.pending", "integer", description="Runs that wait"),
             Column("Age", ".metadata.creationTimestamp", "date"),
         ),

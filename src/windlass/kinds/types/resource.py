@@ -1,8 +1,7 @@
-"""Which kinds exist and how the API names them: one table, read by every room.
+"""How the API names a kind: group, version, plural, columns.
 
-`Resource` describes a kind the way Kubernetes' discovery does. The table at the end of
-`kinds.registry` lists all of them; stores, the embedded server, the CRD generator and the CLI
-look kinds up there and hold no lists of their own.
+`Resource` describes a kind as Kubernetes' discovery does. `kinds.registry` lists all kinds; stores,
+the embedded server, the CRD generator and the CLI have no lists of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Column:
-    """A column of `kubectl get`: where its value is found and how it is shown."""
+    """A column of `kubectl get`: the path of its value, and its format."""
 
     name: str
     json_path: str
@@ -20,7 +19,7 @@ class Column:
     type: str = "string"
     """string | integer | date | number | boolean"""
     priority: int = 0
-    """0 is shown always, 1 only with `-o wide`."""
+    """0: always shown; 1: only with `-o wide`."""
     description: str = ""
 
 
@@ -40,7 +39,7 @@ class Resource:
     """Such as `status`, `binding`, `eviction`, `log`."""
     columns: tuple[Column, ...] = ()
     graceful: bool = False
-    """Deleting waits for whoever runs it to let go (Pods)."""
+    """Whether deletion is graceful: it waits until the node has stopped the object (Pods)."""
 
     @property
     def singular(self) -> str:
@@ -52,7 +51,7 @@ class Resource:
 
     @property
     def key(self) -> str:
-        """`pods`, `runs.windlass.dev`: unique, and what Kubernetes' messages call the resource."""
+        """`pods`, `runs.windlass.dev`: unique, and the name of the resource in messages."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property

@@ -1,8 +1,9 @@
 """Run: work that queues, starts and ends. Training, batch, Spark, Flink, a notebook.
 
-`spec` is what a user writes; `status` is written by two rooms only: the scheduler writes
-`assignment`, `nomination`, `eviction` and `queue`, the run controller all the rest. Cross-field
-rules live in `kinds.rules`. The docstrings below become `kubectl explain` and docs/reference.
+Users write `spec`. The scheduler writes `assignment`, `nomination`, `eviction` and `queue` of
+`status`; the run controller writes the rest. Cross-field
+rules live in `kinds.schema.cel_rules`. The docstrings below become `kubectl explain` and
+docs/reference.
 """
 
 from __future__ import annotations
@@ -15,32 +16,33 @@ from typing import Annotated, ClassVar, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from windlass.kinds import fields
-from windlass.kinds.meta import Object, Struct
-from windlass.kinds.resources import Column, Resource
-from windlass.kinds.runstatus import AVOIDED as AVOIDED
-from windlass.kinds.runstatus import FINISHED as FINISHED
-from windlass.kinds.runstatus import HELD as HELD
-from windlass.kinds.runstatus import HISTORY_LENGTH as HISTORY_LENGTH
-from windlass.kinds.runstatus import MOVES as MOVES
-from windlass.kinds.runstatus import Assignment as Assignment
-from windlass.kinds.runstatus import Eviction as Eviction
-from windlass.kinds.runstatus import Held as Held
-from windlass.kinds.runstatus import Member as Member
-from windlass.kinds.runstatus import Phase as Phase
-from windlass.kinds.runstatus import Progress as Progress
-from windlass.kinds.runstatus import QueuePlace as QueuePlace
-from windlass.kinds.runstatus import RunStatus as RunStatus
-from windlass.kinds.runstatus import Transition as Transition
+from windlass.kinds.types import field_types
+from windlass.kinds.types.meta import Object, Struct
+from windlass.kinds.types.resource import Column, Resource
+from windlass.kinds.types.run_status import AVOIDED as AVOIDED
+from windlass.kinds.types.run_status import FINISHED as FINISHED
+from windlass.kinds.types.run_status import HELD as HELD
+from windlass.kinds.types.run_status import HISTORY_LENGTH as HISTORY_LENGTH
+from windlass.kinds.types.run_status import MOVES as MOVES
+from windlass.kinds.types.run_status import Assignment as Assignment
+from windlass.kinds.types.run_status import Eviction as Eviction
+from windlass.kinds.types.run_status import Held as Held
+from windlass.kinds.types.run_status import Member as Member
+from windlass.kinds.types.run_status import Phase as Phase
+from windlass.kinds.types.run_status import Progress as Progress
+from windlass.kinds.types.run_status import QueuePlace as QueuePlace
+from windlass.kinds.types.run_status import RunStatus as RunStatus
+from windlass.kinds.types.run_status import Transition as Transition
 
+DEFAULT_PRIORITY = 50
 LABEL_RUN: Final = "windlass.dev/run"
 LABEL_ATTEMPT: Final = "windlass.dev/attempt"
 LABEL_ROLE: Final = "windlass.dev/role"
 LABEL_INDEX: Final = "windlass.dev/index"
-"""The four labels by which a pod says which member it is."""
+"""The four labels that identify the replica of a pod."""
 
 FINALIZER_LEDGER: Final = "windlass.dev/ledger"
-"""Keeps a Run until the ledger has written down what it held."""
+"""Keeps a Run until the ledger has recorded its usage."""
 
 MAX_NAME: Final = 40
 
@@ -53,7 +55,7 @@ Signal = Literal["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"]
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class MemberKey:
-    """Which member of which attempt: what assignments and pods are matched by."""
+    """Identifies a replica of an attempt; matches assignments and pods."""
 
     run_uid: str
     attempt: int
@@ -62,9 +64,9 @@ class MemberKey:
 
 
 def pod_name(run_name: str, run_uid: str, attempt: int, role: str, index: int) -> str:
-    """The name of a member's pod: the same key gives the same name, another key another one.
+    """The name of a replica's pod: the same key gives the same name, another key another one.
 
-    People read the run, role and index in it; the tail makes it unique, because run `a-b` with
+    It shows the run, role and index; the tail makes it unique, because run `a-b` with
     role `c` and run `a` with role `b-c` read the same, and so do two attempts.
     """
     key = f"{run_uid}/{attempt}/{role}/{index}".encode()
@@ -73,334 +75,341 @@ def pod_name(run_name: str, run_uid: str, attempt: int, role: str, index: int) -
     return run_name[: 63 - len(member)].rstrip("-.").replace(".", "-") + member
 
 
-# --- what a user writes -------------------------------------------------------------------------
+# --- spec: written by users ---------------------------------------------------------------------
 
 
 class EnvFrom(Struct):
     """All values of one Secret or ConfigMap as environment variables."""
 
-    secret: fields.ObjectName | None = None
+    secret: field_types.ObjectName | None = None
     """Name of a Secret in the run's namespace."""
-    config: fields.ObjectName | None = None
+    config: field_types.ObjectName | None = None
     """Name of a ConfigMap in the run's namespace."""
-    prefix: fields.EnvPrefix = ""
+    prefix: field_types.EnvPrefix = ""
     """Put before each variable's name."""
 
 
 class Port(Struct):
-    """A port that a member listens on."""
+    """A port on which a replica listens."""
 
-    name: fields.PortName
-    """How other members and `windlass` name it."""
+    name: field_types.PortName
+    """The name for other replicas and for `windlass`."""
     port: Annotated[int, Meta(ge=1, le=65535)]
-    """Its number inside the member."""
+    """The port number inside the replica."""
 
 
 class Resources(Struct):
-    """What each member of a role holds for itself."""
+    """Resources of each replica of a role."""
 
-    cpu: fields.Quantity = "1"
+    cpu: field_types.Quantity = "1"
     """Cores: `8`, or thousandths of one: `500m`."""
-    memory: fields.Quantity = "1Gi"
+    memory: field_types.Quantity = "1Gi"
     """Memory, shared memory included: `32Gi`."""
-    shm: fields.QuantityOrAuto = "auto"
+    shm: field_types.QuantityOrAuto = "auto"
     """Size of /dev/shm, which is part of the memory. `auto`: half of it."""
 
 
 class Device(Struct):
-    """Devices for each member: whole ones by `count`, or one share by `share` or by size."""
+    """Devices of each replica: whole ones by `count`, or one share by `share` or by size."""
 
-    kind: fields.DnsLabel
-    """What it is: `gpu`, `rdma`, `npu`."""
+    kind: field_types.DnsLabel
+    """Kind of device: `gpu`, `rdma`, `npu`."""
     count: Annotated[int, Meta(ge=1, le=1024)] | None = None
-    """Whole devices. 1 when no share is asked for."""
-    models: Annotated[list[fields.DnsLabel], Meta(max_length=16)] | None = None
-    """Models that are acceptable, best first. Any when absent."""
-    share: fields.Fraction | None = None
+    """Number of whole devices. 1 when no share is requested."""
+    models: Annotated[list[field_types.DnsLabel], Meta(max_length=16)] | None = None
+    """Accepted models, best first. Default: any model."""
+    share: field_types.Fraction | None = None
     """A fraction of one device, below 1: `1/4`."""
-    memory: fields.Quantity | None = None
+    memory: field_types.Quantity | None = None
     """A share of one device by its memory: `8Gi`."""
     compute: Annotated[int, Meta(ge=1, le=100)] | None = None
     """A share of one device by its compute, in percent."""
     isolation: Literal["none", "soft", "hard"] | None = None
-    """The weakest isolation from the other shares of the device that is acceptable."""
+    """The weakest accepted isolation from other shares of the device."""
 
 
 class Role(Struct, kw_only=True):
-    """Members that are alike: same command, same resources."""
+    """A group of equal replicas: same command, same resources."""
 
-    name: fields.RoleName = "worker"
+    name: field_types.RoleName = "worker"
     """Unique in the run."""
-    replicas: fields.Replicas = 1
-    """How many members. May be changed while the run lives."""
-    min_replicas: fields.Replicas | None = None
-    """Elastic: starts with this many at least, shrinks to it before the run is preempted and
-    grows again when there is room. The same as `replicas` when absent."""
+    replicas: field_types.Replicas = 1
+    """Number of replicas. May change while the run is active."""
+    min_replicas: field_types.Replicas | None = None
+    """Elastic: the run starts with at least this many, shrinks to it before it is preempted and
+    grows again when capacity is free. The same as `replicas` when absent."""
     resize: Literal["restart", "live"] = "restart"
-    """`restart`: stop by the checkpoint contract, start at the new size. `live`: surplus members
+    """`restart`: stop by the checkpoint contract, start at the new size. `live`: surplus replicas
     get the signal, highest index first, index 0 never."""
-    command: Annotated[list[fields.Argument], Meta(min_length=1, max_length=512)]
-    """Program and arguments, as they are: no shell reads them."""
-    env: Annotated[dict[fields.EnvName, fields.Argument], Meta(max_length=512)] | None = None
-    """Environment variables. Secrets belong into `envFrom`."""
+    command: Annotated[list[field_types.Argument], Meta(min_length=1, max_length=512)]
+    """Program and arguments, without a shell."""
+    env: Annotated[dict[field_types.EnvName, field_types.Argument], Meta(max_length=512)] | None = (
+        None
+    )
+    """Environment variables. Use `envFrom` for secrets."""
     env_from: Annotated[list[EnvFrom], Meta(max_length=32)] | None = None
     """Environment variables from Secrets and ConfigMaps."""
-    ports: Annotated[list[Port], fields.keyed("name", 32)] | None = None
-    """Ports that members listen on."""
+    ports: Annotated[list[Port], field_types.keyed("name", 32)] | None = None
+    """Ports on which replicas listen."""
     resources: Resources = msgspec.field(default_factory=Resources)
-    """What each member holds."""
+    """Resources of each replica."""
     devices: Annotated[list[Device], Meta(max_length=8)] | None = None
-    """Devices for each member."""
+    """Devices of each replica."""
 
 
 class Completion(Struct):
     """When the run ends."""
 
-    role: fields.RoleName
-    """When all members of this role have ended, the run ends and the rest are stopped."""
+    role: field_types.RoleName
+    """When all replicas of this role have ended, the run ends and the others are stopped."""
 
 
 class Topology(Struct):
-    """How near the members must be to each other."""
+    """How close the replicas must be to each other."""
 
-    level: fields.DnsLabel
+    level: field_types.DnsLabel
     """A level of the cluster's topology: `rack`, `zone`, `block`."""
     mode: Literal["preferred", "required"] = "preferred"
-    """`required`: wait rather than spread over several."""
+    """`required`: wait rather than spread over several domains."""
 
 
 class Bundle(Struct):
-    """Devices that are granted together in one locality domain, or not at all."""
+    """Devices that are assigned together in one locality domain, or not at all."""
 
     within: Literal["numa", "socket", "pcie"]
     """The locality domain."""
-    devices: Annotated[list[fields.DnsLabel], Meta(min_length=2, max_length=8)]
-    """Kinds of devices that must share it: `[gpu, rdma]`."""
+    devices: Annotated[list[field_types.DnsLabel], Meta(min_length=2, max_length=8)]
+    """Kinds of devices that must share the domain: `[gpu, rdma]`."""
 
 
 class Toleration(Struct):
-    """A taint of nodes that the run accepts."""
+    """A taint that the run tolerates."""
 
-    key: fields.LabelKey = ""
-    """The taint's key. Every taint when empty, with operator `Exists`."""
+    key: field_types.LabelKey = ""
+    """The taint's key. Empty with operator `Exists`: every taint."""
     operator: Literal["Equal", "Exists"] = "Equal"
-    """`Exists` looks at the key only."""
-    value: fields.LabelValue = ""
+    """`Exists` compares the key only."""
+    value: field_types.LabelValue = ""
     """The taint's value."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
-    """The taint's effect. All when empty."""
+    """The taint's effect. Empty: all effects."""
 
 
 class NodePreference(Struct):
-    """Nodes that are liked better, or less, than others that would do."""
+    """Nodes that are preferred, or avoided, among feasible nodes."""
 
     selector: Annotated[
-        dict[fields.LabelKey, fields.LabelValue],
+        dict[field_types.LabelKey, field_types.LabelValue],
         Meta(min_length=1, max_length=64),
     ]
-    """Labels that such a node has, all of them."""
+    """Labels of such a node; all must match."""
     weight: Annotated[int, Meta(ge=-100, le=100)] = 1
-    """Points for every member on such a node; below 0: rather not there."""
+    """Score for each replica on such a node; below 0: avoid it."""
 
 
 class NodeChoice(Struct):
-    """Which nodes are acceptable, and which of them are liked better."""
+    """Which nodes are feasible, and which of them are preferred."""
 
     selector: (
         Annotated[
-            dict[fields.LabelKey, fields.LabelValue],
+            dict[field_types.LabelKey, field_types.LabelValue],
             Meta(max_length=64),
         ]
         | None
     ) = None
     """Labels that a node must have."""
     tolerations: Annotated[list[Toleration], Meta(max_length=32)] | None = None
-    """Taints that are accepted."""
-    capabilities: Annotated[list[fields.Capability], Meta(max_length=16)] | None = None
-    """What a node must offer, by the names in its annotation `windlass.dev/capabilities`."""
+    """Taints that are tolerated."""
+    capabilities: Annotated[list[field_types.Capability], Meta(max_length=16)] | None = None
+    """Capabilities that a node must have, by the names in its annotation
+    `windlass.dev/capabilities`."""
     prefer: Annotated[list[NodePreference], Meta(max_length=16)] | None = None
-    """Where members would rather be: most points in all, before anything about packing. Never a
-    reason to wait."""
+    """Preferred nodes: the largest total score wins, before packing is considered. Never a reason
+    to wait."""
 
 
 class Placement(Struct):
-    """Where members go."""
+    """Where replicas are placed."""
 
     gang: bool = True
-    """All of `minReplicas` of every role start together, or none does."""
+    """`minReplicas` of every role start together, or none does."""
     pack: Literal["binpack", "spread", "fragmentation"] = "binpack"
-    """`binpack` fills nodes, `spread` empties them evenly, `fragmentation` keeps the largest free
-    blocks whole."""
+    """`binpack` fills nodes, `spread` distributes over nodes, `fragmentation` keeps free capacity
+    useful for the observed demand."""
     topology: Topology | None = None
-    """How near members must be to each other."""
+    """How close replicas must be to each other."""
     bundle: Bundle | None = None
-    """Devices that must be near each other."""
+    """Devices that must be in one locality domain."""
     nodes: NodeChoice | None = None
-    """Which nodes are acceptable."""
+    """Which nodes are feasible."""
     movable: bool = False
-    """It may be stopped by the checkpoint contract and started again on other nodes, so that a
+    """The scheduler may stop it by the checkpoint contract and start it on other nodes, so that a
     waiting run fits. Only when it reported a checkpoint within ten minutes, and at most once an
     hour."""
 
 
 class Environment(Struct):
-    """The software that members run in."""
+    """The software environment of the replicas."""
 
     image: Annotated[str, Meta(max_length=1024)] | None = None
-    """A container image, where the engine runs images."""
-    python: fields.PythonVersion | None = None
+    """A container image (Kubernetes engine)."""
+    python: field_types.PythonVersion | None = None
     """A Python version: `"3.11"`. Quote it: YAML reads 3.10 as 3.1."""
-    requirements: Annotated[list[fields.Text], Meta(max_length=512)] | None = None
+    requirements: Annotated[list[field_types.Text], Meta(max_length=512)] | None = None
     """Python packages, as in requirements.txt."""
-    setup: fields.Script | None = None
+    setup: field_types.Script | None = None
     """A shell script that runs once before the command."""
 
 
 class Code(Struct):
     """The user's working folder."""
 
-    digest: fields.Digest
-    """Of the uploaded archive. The client fills it in from `--workdir`."""
+    digest: field_types.Digest
+    """Digest of the uploaded archive. The client fills it in from `--workdir`."""
 
 
 class Mount(Struct, kw_only=True):
-    """A file tree that members see at a path."""
+    """A volume that is mounted into the replicas."""
 
-    source: fields.MountSource = msgspec.field(name="from")
+    source: field_types.MountSource = msgspec.field(name="from")
     """`claim:NAME`, `host:/path`, `config:NAME`, `secret:NAME` or `dataset:NAME`."""
-    path: fields.AbsolutePath
-    """Where members see it."""
+    path: field_types.AbsolutePath
+    """The mount path."""
     read_only: bool = False
-    """Members cannot write to it."""
+    """Replicas cannot write to it."""
 
 
 class Durations(Struct):
-    """How long the run takes and may take."""
+    """Estimated and maximum durations."""
 
-    expected: fields.Duration | None = None
-    """The user's estimate. Backfill and `order: shortest` use it."""
-    max: fields.Duration | None = None
-    """Running longer than this ends the attempt with reason Timeout."""
-    start: fields.Duration | None = None
-    """All members must run this soon after they were assigned, else the attempt ends."""
+    expected: field_types.Duration | None = None
+    """Expected duration, as estimated by the user. Backfill and `order: shortest` use it."""
+    max: field_types.Duration | None = None
+    """Maximum duration of an attempt; a longer one ends with reason Timeout."""
+    start: field_types.Duration | None = None
+    """All replicas must run within this time after the assignment, else the attempt ends."""
 
 
 class Retries(Struct):
-    """When a run that did not succeed is started again."""
+    """When a run that did not succeed is retried."""
 
     limit: Annotated[int, Meta(ge=0, le=1000)] = 3
-    """Further attempts after failures, at most; with `restart: pod` or `role` also restarts within
-    an attempt. Being preempted, held or resized costs none."""
+    """Maximum number of further attempts after failures; with `restart: pod` or `role` also of
+    restarts within an attempt. Preemption, suspension and resizing cost none."""
     causes: Annotated[list[RetryCause], Meta(max_length=3)] = msgspec.field(
         default_factory=lambda: ["NodeLost", "Preempted"]
     )
-    """What is worth another attempt. `Failed`: the user's code ended with an error. Without
+    """Causes that lead to another attempt. `Failed`: the program ended with an error. Without
     `Preempted`, a run that is preempted has failed."""
-    lost_after: fields.Duration = "5m"
-    """After a node was lost nobody can tell whether its members still run. Another attempt starts
-    when they are known to be gone, or after this long; then it may have run twice, and says so."""
+    lost_after: field_types.Duration = "5m"
+    """While a node is not ready, it is unknown whether its replicas still run. Another attempt
+    starts when they are known to be gone, or when the node has not been ready for this time; then
+    two attempts may have run at the same time, and the status says so. Kubernetes itself notices a
+    silent node after about 50 seconds."""
 
 
 class Checkpoint(Struct):
-    """What members are told before they are stopped."""
+    """How replicas are stopped."""
 
     signal: Signal = "SIGTERM"
-    """The signal that asks for a checkpoint and an end."""
-    grace: fields.Duration = "30s"
+    """The signal that asks the program to save its state and exit."""
+    grace: field_types.Duration = "30s"
     """Time between the signal and SIGKILL."""
-    path: fields.AbsolutePath | None = None
-    """Where checkpoints lie: `WINDLASS_CHECKPOINT` in every member. Use a mount that outlives
+    path: field_types.AbsolutePath | None = None
+    """Folder of the checkpoints: `WINDLASS_CHECKPOINT` in every replica. Use a mount that outlives
     the pod."""
 
 
 class SecurityContext(Struct):
-    """Whom processes run as."""
+    """User and group of the processes."""
 
-    run_as_user: fields.UserId | None = None
+    run_as_user: field_types.UserId | None = None
     """User id."""
-    run_as_group: fields.UserId | None = None
+    run_as_group: field_types.UserId | None = None
     """Group id."""
-    fs_group: fields.UserId | None = None
-    """Group that owns mounted volumes."""
+    fs_group: field_types.UserId | None = None
+    """Group id of mounted volumes."""
 
 
 class ResourceClaim(Struct):
     """A claim for devices of Dynamic Resource Allocation."""
 
-    name: fields.DnsLabel
-    """How containers name it."""
-    resource_claim_name: fields.ObjectName | None = None
-    """A claim of the namespace."""
-    resource_claim_template_name: fields.ObjectName | None = None
-    """What a claim of its own is made from."""
+    name: field_types.DnsLabel
+    """The name for containers."""
+    resource_claim_name: field_types.ObjectName | None = None
+    """An existing claim of the namespace."""
+    resource_claim_template_name: field_types.ObjectName | None = None
+    """The template of a claim per pod."""
 
 
 class Overrides(Struct):
-    """Pod fields for experts. What is not listed here cannot be set."""
+    """Advanced pod fields. Other pod fields cannot be set."""
 
-    labels: fields.Labels | None = None
+    labels: field_types.Labels | None = None
     """Further labels of the pods."""
-    annotations: fields.Labels | None = None
+    annotations: field_types.Labels | None = None
     """Annotations of the pods."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    """When the image is pulled."""
-    image_pull_secrets: Annotated[list[fields.ObjectName], Meta(max_length=16)] | None = None
-    """Secrets with the registry's credentials."""
-    runtime_class_name: fields.ObjectName | None = None
-    """Which container runtime, where the engine runs images. What its RuntimeClass adds to pods
-    (overhead, labels of nodes, tolerations) is decided with."""
-    priority_class_name: fields.ObjectName | None = None
-    """What kubelet evicts last when a node runs short."""
+    """Pull policy of the image."""
+    image_pull_secrets: Annotated[list[field_types.ObjectName], Meta(max_length=16)] | None = None
+    """Image pull secrets."""
+    runtime_class_name: field_types.ObjectName | None = None
+    """The container runtime, where the engine runs images. The scheduler considers what the
+    RuntimeClass adds to pods (overhead, node labels, tolerations)."""
+    priority_class_name: field_types.ObjectName | None = None
+    """Priority class of the pods, for evictions by the kubelet."""
     security_context: SecurityContext | None = None
-    """Whom processes run as."""
+    """User and group of the processes."""
     resource_claims: Annotated[list[ResourceClaim], Meta(max_length=16)] | None = None
-    """Not supported yet: nobody would allocate them for pods that are created on their node. A run
-    that has any waits with the reason Unsupported."""
+    """Not supported yet: Kubernetes does not allocate claims for pods that are created on their
+    node. A run with claims waits with the reason Unsupported."""
 
 
 class RunSpec(Struct, kw_only=True):
     """What to run. priority, queue, suspend, stop, replicas, minReplicas, duration and
-    ttlAfterFinished may change while it lives; the rest is fixed."""
+    ttlAfterFinished may change while the run is active; the rest is immutable."""
 
-    queue: fields.ObjectName | None = None
-    """Whose share it uses. Default: the queue that owns the namespace, else `default`."""
+    queue: field_types.ObjectName | None = None
+    """The queue of the run. Default: the queue that owns the namespace, else `default`."""
     user: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
-    """Who asked for it. The client fills it in; any other than the caller is refused."""
-    priority: fields.Priority = 50
-    """Higher first, inside its queue. The queue's `maxPriority` caps it."""
+    """The user of the run. The client fills it in; any name other than the caller's is refused."""
+    priority: field_types.Priority = DEFAULT_PRIORITY
+    """Priority within the queue; higher first. Above 50 only for administrators of the team and
+    callers with the verb `prioritize` on runs. The queue's `maxPriority` caps it."""
     preemptible: bool = True
-    """May be stopped to give back what was lent. `false` starts only inside the queue's own
-    guarantee."""
+    """The scheduler may stop the run to reclaim capacity. `false`: the run uses only its queue's
+    guarantee and capacity that is guaranteed to no queue; only administrators of the team may set
+    it."""
     suspend: bool = False
-    """Hold: not started, or stopped by the checkpoint contract, until it is false again."""
+    """The run does not start, or is stopped by the checkpoint contract, until this is false."""
     stop: bool = False
-    """End it, by the checkpoint contract. It stays as a record and cannot be taken back."""
+    """Stop the run by the checkpoint contract. The record stays. This cannot be undone."""
     framework: Framework = "process"
-    """How the members find each other."""
+    """The framework that connects the replicas."""
     completion: Completion | None = None
-    """When the run ends. Default: when all members of all roles have ended."""
+    """When the run ends. Default: when all replicas of all roles have ended."""
     restart: Literal["pod", "role", "run"] = "run"
-    """What starts again when a member fails: that member, its role, or the whole run."""
-    roles: Annotated[list[Role], fields.keyed("name", 16, 1)]
-    """The kinds of members."""
+    """What restarts when a replica fails: that replica (`pod`), its role, or the whole run."""
+    roles: Annotated[list[Role], field_types.keyed("name", 16, 1)]
+    """The groups of replicas."""
     placement: Placement = msgspec.field(default_factory=Placement)
-    """Where members go."""
+    """Where replicas are placed."""
     environment: Environment | None = None
-    """The software that members run in. Default: what the node has."""
+    """The software environment. Default: that of the node."""
     code: Code | None = None
     """The user's working folder."""
     mounts: Annotated[list[Mount], Meta(max_length=32)] | None = None
-    """File trees that members see."""
+    """Volumes that are mounted into the replicas."""
     duration: Durations | None = None
-    """How long it takes and may take."""
+    """Estimated and maximum durations."""
     retries: Retries = msgspec.field(default_factory=Retries)
-    """When it is started again."""
+    """When the run is retried."""
     checkpoint: Checkpoint = msgspec.field(default_factory=Checkpoint)
-    """What members are told before they are stopped."""
+    """How replicas are stopped."""
     overrides: Overrides | None = None
-    """Pod fields for experts."""
-    ttl_after_finished: fields.DurationOrZero | None = None
-    """The Run is deleted this long after it ended. Kept when absent."""
+    """Advanced pod fields."""
+    ttl_after_finished: field_types.DurationOrZero | None = None
+    """The Run is deleted this long after its end. Kept when absent."""
 
 
 class Run(Object, kw_only=True):
@@ -410,14 +419,14 @@ class Run(Object, kw_only=True):
         "windlass.dev", "v1alpha1", "Run", "runs", namespaced=True, short_names=("wr",),
         categories=("windlass", "all"), subresources=("status",),
         columns=(
-            Column("Phase", ".status.phase", description="What it is doing"),
+            Column("Phase", ".status.phase", description="Phase of the run"),
             Column("Reason", ".status.reason", description="Why"),
-            Column("Queue", ".spec.queue", description="Whose share it uses"),
-            Column("User", ".spec.user", description="Who asked for it"),
+            Column("Queue", ".spec.queue", description="Queue of the run"),
+            Column("User", ".spec.user", description="User of the run"),
             Column("Age", ".metadata.creationTimestamp", "date"),
             Column("Priority", ".spec.priority", "integer", 1, "Higher first"),
             Column("Attempt", ".status.attempt", "integer", 1, "Counts the starts"),
-            Column("Framework", ".spec.framework", "string", 1, "How members find each other"),
+            Column("Framework", ".spec.framework", "string", 1, "Framework of the run"),
             Column("Message", ".status.message", "string", 1, "Why, with amounts"),
         ),
     )  # fmt: skip

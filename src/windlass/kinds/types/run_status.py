@@ -1,7 +1,7 @@
-"""The status of a Run: what the platform writes, and nobody else.
+"""The status of a Run. Only the platform writes it.
 
-Two rooms write it, each its own fields: the scheduler `assignment`, `nomination`, `eviction` and
-`queue`, the run controller all the rest. `kinds.run` offers these names too.
+The scheduler writes `assignment`, `nomination`, `eviction` and `queue`; the run controller writes
+the rest. `kinds.types.run` re-exports these names.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from windlass.kinds import fields
-from windlass.kinds.meta import Struct
+from windlass.kinds.types import field_types
+from windlass.kinds.types.meta import Struct
 
 Phase = Literal["Queued", "Starting", "Running", "Stopping", "Succeeded", "Failed", "Stopped"]
 FINISHED: Final = frozenset({"Succeeded", "Failed", "Stopped"})
@@ -23,157 +23,157 @@ HELD: Final = 128
 
 
 class Member(Struct):
-    """Where one member runs and what it holds."""
+    """The node and the devices of one replica."""
 
     node: str
     """The node's name."""
     devices: list[str] | None = None
-    """Granted devices: `gpu/0`, a share in thousandths: `gpu/0:250`, one by memory, too:
-    `gpu/0:0:8192Mi`, or, where a vendor's plug-in names them, `nvidia.com/gpu/0`."""
+    """Assigned devices: `gpu/0`; a share in thousandths, `gpu/0:250`; a share by memory,
+    `gpu/0:0:8192Mi`; or, where a vendor's plug-in names them, `nvidia.com/gpu/0`."""
 
 
 class Assignment(Struct):
-    """Room that was given to an attempt. Written before any pod exists."""
+    """Nodes and devices of an attempt. Written before any pod exists."""
 
     attempt: int
-    """For which attempt."""
+    """The attempt."""
     epoch: int
-    """Under which leader it was decided; only those of the current epoch are started."""
+    """The leadership that decided it; only assignments of the current epoch are started."""
     members: dict[str, list[Member]]
-    """By role; a member's index is its place in the list."""
-    shrunk_at: fields.Time | None = None
-    """When it last gave surplus members back to a waiting run: it does not grow for a while."""
+    """By role; the index of a replica is its position in the list."""
+    shrunk_at: field_types.Time | None = None
+    """When it last gave surplus replicas to a waiting run; it does not grow for a while after."""
 
 
 class Eviction(Struct, kw_only=True):
-    """Room that must be given back."""
+    """A request to stop replicas."""
 
     by: str
-    """For whom: the uid of the Run that gets the room (of the first, where several do), whose
-    name others may not see; or `user`, who asked for fewer members; or `queue`: it is drained."""
+    """The cause: the uid of the preempting Run (of the first, if there are several), whose name
+    other users may not see; `user`: the user asked for fewer replicas; `queue`: its queue is
+    drained; `reservation/NAME`: it must leave capacity of that Reservation."""
     reason: str
-    """Why, for people."""
+    """Message."""
     keep_members: dict[str, int] | None = None
-    """By role, how many members may stay. None at all when absent."""
-    deadline: fields.Time
-    """Members that still run then are killed."""
+    """By role, how many replicas may stay. None when absent."""
+    deadline: field_types.Time
+    """Replicas that still run at this time are killed."""
 
 
 class Moved(Struct):
     """One move to other nodes."""
 
-    at: fields.Time
-    """When it was told to go."""
+    at: field_types.Time
+    """When the eviction was requested."""
     by: str
-    """For whom: the uid of the Run that got the room."""
+    """The uid of the Run that got the capacity."""
 
 
 class QueuePlace(Struct):
-    """Where it waits. Only the first runs of a queue carry this."""
+    """Position in the queue. Only the first runs of a queue have it."""
 
     position: int
-    """1 is the head."""
+    """Position, from 1."""
     of: int
-    """How many wait in the queue."""
-    expected_start: fields.Time | None = None
-    """From expected durations; absent when nothing is known."""
+    """Number of runs that wait in the queue."""
+    expected_start: field_types.Time | None = None
+    """Expected start, from expected durations; absent if unknown."""
 
 
 class Progress(Struct):
-    """What the user's code reported."""
+    """Progress that the program reported."""
 
     fraction: float | None = None
     """0 to 1."""
     metrics: Annotated[dict[str, float], Meta(max_length=64)] | None = None
-    """Named numbers, such as `loss`."""
-    checkpoint: fields.Time | None = None
-    """When it last saved its state: what it computed until then is not lost if it is stopped."""
+    """Metrics by name, such as `loss`."""
+    checkpoint: field_types.Time | None = None
+    """When the program last saved its state: earlier work is not lost if it is stopped."""
 
 
 class Transition(Struct, kw_only=True):
-    """One change of phase."""
+    """One phase change."""
 
-    at: fields.Time
+    at: field_types.Time
     """When."""
     from_phase: str = msgspec.field(default="", name="from")
     """The phase before."""
     to_phase: str = msgspec.field(name="to")
     """The phase after."""
     reason: str = ""
-    """Why; see Reasons."""
+    """Reason; see Reasons."""
     message: str = ""
-    """Why, for people."""
+    """Message."""
     by: str = ""
-    """Who caused it: a user, or a part of the platform."""
+    """The cause: a user, a component of the platform, or the uid of the Run that preempted it."""
 
 
 class Held(Struct, kw_only=True):
-    """Room that members of one role held, from when to when: what the ledger writes down."""
+    """A usage interval of replicas of one role, for the ledger."""
 
     attempt: int
-    """Of which attempt."""
+    """The attempt."""
     role: str
-    """Of which role."""
+    """The role."""
     first: int = 0
-    """The lowest index of these members."""
+    """The lowest index of these replicas."""
     count: int
-    """How many there are, with indexes in a row."""
-    since: fields.Time
+    """How many there are, with consecutive indexes."""
+    since: field_types.Time
     """When they were started."""
-    until: fields.Time | None = None
-    """When their room was free again; absent while they hold it."""
+    until: field_types.Time | None = None
+    """When their capacity was free again; absent while they use it."""
     lasted: list[int] | None = None
-    """Seconds that each held its room, where they did not all end together."""
+    """Seconds of use of each replica, where they did not all end together."""
     members: list[Member] | None = None
-    """Where they ran and what they held, once `assignment` does not tell it any more."""
+    """Their nodes and devices, once `assignment` no longer has them."""
 
 
 class RunStatus(Struct):
-    """What became of it. Only the platform writes this."""
+    """The state of the run. Only the platform writes it."""
 
     observed_generation: int = 0
-    """The generation of the spec that this status is about."""
+    """The generation of the spec that this status describes."""
     attempt: int = 0
-    """Counts the starts; the first is 0."""
+    """Number of the attempt, from 0."""
     phase: Phase = "Queued"
     """Queued, Starting, Running, Stopping, Succeeded, Failed or Stopped."""
     reason: str = ""
-    """Why it is in this phase; see Reasons."""
+    """Reason of the phase; see Reasons."""
     message: str = ""
-    """The same for people, with amounts."""
+    """The reason in a sentence, with amounts."""
     exit_code: int | None = None
-    """Of the member that decided how the run ended; 128 + n for signal n."""
-    conditions: fields.Conditions | None = None
-    """Admitted, Started, Complete, Failed, each with the time it last changed."""
+    """Exit code of the replica that decided the result; 128 + n for signal n."""
+    conditions: field_types.Conditions | None = None
+    """Admitted, Started, Complete, Failed, each with the time of its last change."""
     queue: QueuePlace | None = None
-    """Where it waits."""
+    """Position in the queue."""
     assignment: Assignment | None = None
-    """Room that it holds."""
+    """Nodes and devices of the current attempt."""
     nomination: Assignment | None = None
-    """Room that it will get when others have given it back."""
+    """Nodes and devices that the run gets when the victims have left."""
     eviction: Eviction | None = None
-    """Room that it must give back."""
+    """The current request to stop replicas."""
     moves: Annotated[list[Moved], Meta(max_length=MOVES)] | None = None
-    """The last times it was moved to other nodes so that another Run fits, oldest first."""
+    """The last moves to other nodes that let another Run fit, oldest first."""
     members: dict[str, int] | None = None
-    """By role, how many members this attempt has started, or is to keep when it shrinks."""
+    """By role, how many replicas this attempt has started, or keeps when it shrinks."""
     retries: int = 0
-    """Attempts that failures have cost, out of `retries.limit`."""
+    """Number of retries used, out of `retries.limit`."""
     restarts: int = 0
-    """How often single members or roles were started again within this attempt."""
+    """How often single replicas or roles were restarted within this attempt."""
     restarted: dict[str, int] | None = None
-    """Which: a role, or `role/index`, and the number of its last restart."""
-    restarted_at: fields.Time | None = None
-    """When the last of these was decided."""
+    """By role, or `role/index`: the number of the last restart."""
+    restarted_at: field_types.Time | None = None
+    """When the last restart was decided."""
     held: Annotated[list[Held], Meta(max_length=HELD)] | None = None
-    """Room that it holds, and that earlier attempts held which the ledger has not yet written
-    down. Absent where there is no ledger."""
+    """Usage intervals that the ledger has not recorded yet. Absent without a ledger."""
     granted: dict[str, list[str]] | None = None
-    """By member, `role/index`, the devices that its node gave it, as the node names them, where
-    the node chooses and says so."""
+    """By replica, `role/index`: the devices that its node assigned, where the node chooses and
+    reports them."""
     avoid: Annotated[list[str], Meta(max_length=AVOIDED)] | None = None
-    """Nodes on which this run failed through no fault of its own: tried last."""
+    """Nodes on which this run failed for reasons of the node; the scheduler tries them last."""
     progress: Progress | None = None
-    """What the user's code reported, at most every 10 s."""
+    """Progress that the program reported, at most every 10 s."""
     history: Annotated[list[Transition], Meta(max_length=HISTORY_LENGTH)] | None = None
-    """The last 50 changes of phase, oldest first."""
+    """The last 50 phase changes, oldest first."""

@@ -1,14 +1,14 @@
-"""Times as people read them in tables: how long ago, in the units kubectl's users know."""
+"""Ages in tables, in the format of kubectl."""
 
 from __future__ import annotations
 
 import datetime
 
-from windlass.kinds import times
+from windlass.kinds.values import times
 
 
-def told(timestamp: str, now: datetime.datetime) -> str:
-    """A time as its age: `45s`, `3m2s`, `5h10m`, `12d`, `2y30d`."""
+def age(timestamp: str, now: datetime.datetime) -> str:
+    """The age of a time: `45s`, `3m2s`, `5h10m`, `12d`, `2y30d`."""
     try:
         seconds = int((now - times.parse(timestamp)).total_seconds())
     except (ValueError, OverflowError):
@@ -19,7 +19,7 @@ def told(timestamp: str, now: datetime.datetime) -> str:
 
 
 def duration(seconds: int) -> str:
-    """The two largest units while they tell something, as kubectl's users know it."""
+    """A duration in its two largest units, in the format of kubectl."""
     minutes, hours = seconds // 60, seconds // 3600
     days = hours // 24
     if seconds < 120:

@@ -1,7 +1,7 @@
 """Durations as people write them (`90s`, `2h`, `1h30m`, `7d`, `250ms`), as exact integers.
 
-The grammar is that of `kinds.fields.Duration`: units from large to small, each at most once, no
-zeros except `0s`. So one amount has few spellings, and a pattern in the CRD can check it.
+The grammar is that of `kinds.types.field_types.Duration`: units from large to small, each at most
+once, no zeros except `0s`. So a duration has few spellings, and a pattern in the CRD can check it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Malformed(ValueError):
 
 
 def milliseconds(text: str) -> int:
-    """`1h30m` -> 5400000. Raises Malformed for what is not a duration."""
+    """`1h30m` -> 5400000. Raises Malformed if the text is not a duration."""
     if text == "0s":
         return 0
     form = _FORM.fullmatch(text)
@@ -30,5 +30,5 @@ def milliseconds(text: str) -> int:
 
 
 def seconds(text: str) -> int:
-    """The same in seconds, rounded up: a limit is never shorter than what was asked for."""
+    """The duration in seconds, rounded up: a limit is never shorter than requested."""
     return -(-milliseconds(text) // 1000)

@@ -1,7 +1,7 @@
 """The JSONPath subset of printer columns: `.status.phase`, `[0]`, `[*]`, `['a.b']`, filters.
 
-A path is compiled once into steps; `find` never raises on an object it does not fit, it finds
-nothing. Filters compare one field with a literal: `[?(@.type=="Ready")]`.
+A path is compiled once into steps; `find` never raises, it returns nothing for an object that does
+not fit. Filters compare one field with a literal: `[?(@.type=="Ready")]`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LITERALS: dict[str, Any] = {"true": True, "false": False, "null": None}
 
 
 class PathError(ValueError):
-    """A column's path that is not in the subset."""
+    """The path of a column is not in the subset."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ Step = _Field | _Index | _All | _Filter
 
 @functools.cache
 def parse(path: str) -> tuple[Step, ...]:
-    """The steps of a path, with or without the braces kubectl puts round it."""
+    """The steps of a path, with or without kubectl's braces."""
     text = path.strip()
     if text.startswith("{") and text.endswith("}"):
         text = text[1:-1]

@@ -1,8 +1,8 @@
 """Kubernetes quantities (`500m`, `1.5Gi`, `2e3`), read exactly into integers and written back.
 
-Inside Windlass amounts are integers: thousandths of a core, bytes, thousandths of a device. What
-does not fit is rounded up, as Kubernetes does. No float ever holds an amount: a number that JSON
-gave as a float is read by its digits.
+Inside Windlass amounts are integers: thousandths of a core, bytes, thousandths of a device. Finer
+amounts are rounded up, as in Kubernetes. No amount is a float: a JSON number with a fraction
+is read by its digits.
 """
 
 from __future__ import annotations
@@ -23,6 +23,12 @@ _FORM: Final = re.compile(
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}  # noqa: E501  # fmt: skip
 _BINARY: Final = {"": 0, "Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _LONGEST: Final = 128
+LEAST_MEMORY: Final = 1 << 20
+"""No process runs in less: a smaller amount is a number whose suffix was forgotten."""
+_MEMORY: Final = re.compile(
+    r"(?P<number>[0-9]+(?:\.[0-9]+)?) ?(?P<suffix>(?:[kmgtpe]i?)?b?)", re.ASCII | re.IGNORECASE
+)
+_MEMORY_SUFFIXES: Final = ("k", "m", "g", "t", "p", "e")
 
 
 class Malformed(ValueError):
@@ -30,16 +36,16 @@ class Malformed(ValueError):
 
 
 def nano(value: str | float, *, signed: bool = False) -> int:
-    """The amount in thousand-millionths, the finest that Kubernetes keeps; finer is rounded up.
+    """The amount in nano-units, the precision of Kubernetes; finer amounts are rounded up.
 
-    Raises Malformed for what is not a quantity and, unless `signed`, for what is below zero.
+    Raises Malformed if the value is not a quantity or, unless `signed`, negative.
     """
     if isinstance(value, int):
         amount = value * NANO
     else:
         amount = _read(value if isinstance(value, str) else repr(value))
     if amount < 0 and not signed:
-        raise Malformed(f"{value!r} is below zero")
+        raise Malformed(f"{value!r} is negative")
     return max(-MAX * NANO, min(amount, MAX * NANO))
 
 
@@ -65,7 +71,7 @@ def is_valid(value: object, *, signed: bool = False) -> bool:
 
 
 def of_milli(amount: int) -> str:
-    """Thousandths as people and Kubernetes write them: 500 -> `500m`, 2000 -> `2`."""
+    """Thousandths as a quantity: 500 -> `500m`, 2000 -> `2`."""
     return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
 
 
@@ -78,9 +84,39 @@ def of_bytes(amount: int) -> str:
     return f"{amount >> _BINARY[best]}{best}"
 
 
+def memory_problem(value: str | float) -> str:
+    """What is wrong with an amount of memory that a person wrote, with the likely meaning; "" if
+    nothing is: `is 4 bytes; did you mean 4Gi?`."""
+    text = str(value)
+    form = _MEMORY.fullmatch(text)
+    suffix = form["suffix"].lower().removesuffix("b").removesuffix("i") if form else ""
+    try:
+        amount = whole(value)
+    except Malformed:
+        if form is None or suffix not in _MEMORY_SUFFIXES:
+            return "is not an amount of memory such as 4Gi or 512Mi"
+        letter = "k" if suffix == "k" else suffix.upper()
+        number = form["number"]
+        if "i" in form["suffix"].lower():
+            return f"is not an amount of memory; did you mean {number}{suffix.upper()}i?"
+        meant = f"{number}{letter} or {number}{_binary(suffix)}"
+        return f"is not an amount of memory; did you mean {meant}?"
+    if amount >= LEAST_MEMORY:
+        return ""
+    if amount == 0 or form is None:
+        return f"is {amount} bytes; write a suffix, as in 4Gi"
+    number = form["number"]
+    suffix = suffix if suffix == "m" else "m" if amount >= 128 else "g"
+    return f"is {amount} byte{'s' * (amount != 1)}; did you mean {number}{_binary(suffix)}?"
+
+
+def _binary(suffix: str) -> str:
+    return f"{suffix.upper()}i"
+
+
 @functools.lru_cache(maxsize=8192)
 def _read(text: str) -> int:
-    """Thousands of pods write the same few amounts."""
+    """As `nano` of a text; cached, because thousands of pods have the same few amounts."""
     form = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     if form is None or not (form["whole"] or form["part"]):
         raise Malformed(f"{text[:_LONGEST]!r} is not a quantity such as 8, 500m, 1.5 or 32Gi")

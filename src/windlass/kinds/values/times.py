@@ -1,4 +1,4 @@
-"""Times as objects carry them: RFC 3339 in UTC, whole seconds, or microseconds in Leases."""
+"""Times in objects: RFC 3339 in UTC, whole seconds, or microseconds in Leases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime
 
 
 def parse(text: str) -> datetime.datetime:
-    """The time in UTC; ValueError if the text is no time."""
+    """The time in UTC; ValueError if the text is not a time."""
     moment = datetime.datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone; write it as 2026-01-01T10:20:00Z")

@@ -1,9 +1,9 @@
-"""Budgets: how much of one is used, what follows, and when it will be used up.
+"""Budgets: the part of a budget that is used, the consequence, and the expected end.
 
-`judge` is pure: a budget, what was used, the time. `Budgets` asks the ledger about once a minute
-and writes the answer into `Queue.status.budget`, from where the scheduler reads it as it reads a
-pause: nothing new starts, or what runs is stopped by its checkpoint contract as well. So a decision
-never waits for the ledger, and a ledger that is away leaves things as they are.
+`judge` is pure: a budget, its usage, the time. `Budgets` queries the ledger about once a minute
+and writes the result to `Queue.status.budget`. The scheduler reads it like a pause: it starts
+nothing new, or also stops running workloads by their checkpoint contract. So a decision never waits
+for the ledger, and while the ledger is unavailable the last result stays in force.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 import sqlalchemy as sa
 
-from windlass.control import events, leader, metrics
-from windlass.kinds import quantity, queue, times
-from windlass.ledger import accounting, calendar, money
-from windlass.ledger.book import Book
-from windlass.ledger.facts import DAY, WHOLE
-from windlass.store import client, errors
-from windlass.store.reflector import Reflector
+from windlass.control.runtime import event_recorder, leader_election
+from windlass.kinds.types import queue
+from windlass.kinds.values import quantity, times
+from windlass.ledger.accounting import rollups
+from windlass.ledger.db.repository import LedgerRepository
+from windlass.ledger.model import DAY, WHOLE
+from windlass.ledger.pricing import money, periods
+from windlass.store import errors, interface
+from windlass.store.informer import Informer
+from windlass.telemetry import prometheus
 
 log = logging.getLogger(__name__)
 
 NAME = "budgets"
 EVERY = 60.0
-LOOK_BACK = 7 * DAY
-"""The forecast goes by what was used in this time, or since the period began if that is shorter."""
+WINDOW = 7 * DAY
+"""The forecast extrapolates the usage of this time, or since the period began if shorter."""
 USUAL = (queue.BudgetStep(percent=80, do="warn"), queue.BudgetStep(percent=100, do="hold"))
 _STATES = {"warn": "Warned", "hold": "Held", "stop": "Stopped"}
 _ORDER = ("Open", "Warned", "Held", "Stopped")
@@ -41,19 +44,19 @@ _HOUR = 3600
 
 @dataclasses.dataclass(slots=True)
 class Used:
-    """What a queue and those below it used in a time."""
+    """The usage of a queue and its descendants in an interval."""
 
     held: dict[str, int] = dataclasses.field(default_factory=dict)
     """By `gpu` and `gpu/h100`: millionths of devices times seconds."""
     cost: int = 0
-    """Nano-units."""
+    """In nano (billionths of the currency)."""
 
 
-def used_by(account: accounting.Account, parents: Mapping[str, str | None]) -> dict[str, Used]:
-    """By queue, with what is used below it."""
+def used_by(account: rollups.Account, parents: Mapping[str, str | None]) -> dict[str, Used]:
+    """By queue, including the usage of its descendants."""
     found: dict[str, Used] = collections.defaultdict(Used)
-    for (who, kind, model, _), total in account.sums.items():
-        for name in _path(who.queue, parents):
+    for (owner, kind, model, _), total in account.sums.items():
+        for name in _path(owner.queue, parents):
             each = found[name]
             each.cost += total.cost
             each.held[kind] = each.held.get(kind, 0) + total.held
@@ -66,8 +69,8 @@ def used_by(account: accounting.Account, parents: Mapping[str, str | None]) -> d
 def judge(
     budget: queue.Budget, used: Used, recent: Used, window: int, now: int, currency: str = ""
 ) -> queue.BudgetStatus:
-    """What is in force. `recent`: what was used in the last `window` seconds."""
-    since, until = calendar.period(now, budget.per, budget.time_zone)
+    """The state in force. `recent`: the usage of the last `window` seconds."""
+    since, until = periods.period(now, budget.per, budget.time_zone)
     parts = _parts(budget, used)
     worst = max((part for part, *_ in parts), default=fractions.Fraction(0))
     percent = int(worst * 100)
@@ -98,7 +101,7 @@ def judge(
 
 
 def _parts(budget: queue.Budget, used: Used) -> list[tuple[fractions.Fraction, str, str, str]]:
-    """Of each thing that is limited: the part that is used, and the words for it."""
+    """For each limit: the part that is used, and the texts that describe it."""
     found = []
     for name, most in sorted((budget.device_hours or {}).items()):
         hours = fractions.Fraction(used.held.get(name, 0), WHOLE * _HOUR)
@@ -112,12 +115,12 @@ def _parts(budget: queue.Budget, used: Used) -> list[tuple[fractions.Fraction, s
 
 
 def _part(used: fractions.Fraction, limit: fractions.Fraction) -> fractions.Fraction:
-    """A budget of nothing is used up by anything, and from the beginning."""
+    """A budget of zero is used up from the beginning."""
     return used / limit if limit else fractions.Fraction(1)
 
 
 def _runs_out(budget: queue.Budget, used: Used, recent: Used, window: int, now: int) -> int | None:
-    """When the first of its limits is reached if things go on as of late."""
+    """When the first limit is reached if the usage continues at the recent rate."""
     ends: list[int] = []
     for name, most in (budget.device_hours or {}).items():
         limit = quantity.milli(most) * WHOLE * _HOUR // 1000
@@ -134,7 +137,7 @@ def _reached(used: int, limit: int, recent: int, window: int, now: int) -> list[
     if recent <= 0 or window <= 0:
         return []
     moment = now + -(-(limit - used) * window // recent)
-    return [moment] if moment < 253_402_300_800 else []  # the calendar ends with the year 9999
+    return [moment] if moment < 253_402_300_800 else []  # datetime ends with the year 9999
 
 
 def _message(
@@ -146,12 +149,12 @@ def _message(
 ) -> str:
     _, spent, most, what = max(parts, key=lambda each: each[0])
     unit = currency or "money" if what == "money" else what
-    words = f"{spent} of {most} {unit} are used ({percent} %)"
+    sentence = f"{spent} of {most} {unit} are used ({percent} %)"
     if until is not None:
-        words += f"; the next period begins {_time(until)}"
+        sentence += f"; the next period begins {_time(until)}"
     if override is not None:
-        words += f"; overridden until {override.until} by {override.by}: {override.reason}"
-    return words
+        sentence += f"; overridden until {override.until} by {override.by}: {override.reason}"
+    return sentence
 
 
 def _path(name: str, parents: Mapping[str, str | None]) -> list[str]:
@@ -179,23 +182,23 @@ class Budgets:
 
     def __init__(
         self,
-        store: client.Store,
-        queues: Reflector[queue.Queue],
-        book: Book,
-        registry: metrics.Registry,
+        store: interface.Store,
+        queues: Informer[queue.Queue],
+        repository: LedgerRepository,
+        registry: prometheus.Registry,
         *,
         now: Callable[[], datetime.datetime] = times.now,
     ) -> None:
         self._store = store
         self._queues = queues
-        self._book = book
+        self._repository = repository
         self._now = now
         self._due = asyncio.Event()
         self._used = registry.gauge(
             "windlass_budget_used_ratio", "Part of the budget that is used.", ("queue",)
         )
         self._states = registry.gauge(
-            "windlass_budget_state", "1 for what is in force: Open, Warned, Held or Stopped.",
+            "windlass_budget_state", "1 for the state in force: Open, Warned, Held or Stopped.",
             ("queue", "state"),
         )  # fmt: skip
         self._ends = registry.gauge(
@@ -206,15 +209,17 @@ class Budgets:
         queues.add_handler(self._queue_changed)
 
     async def run(self) -> None:
-        """Until cancelled, or until another leads."""
+        """Runs until cancelled, or until another process leads."""
         while True:
             self._due.clear()
             try:
                 await self.step()
-            except leader.LeadershipLostError:
+            except leader_election.LeadershipLostError:
                 raise
             except (sa.exc.SQLAlchemyError, errors.ApiError) as problem:
-                log.warning("budgets are looked at again later: %s", " ".join(str(problem).split()))
+                log.warning(
+                    "budgets cannot be updated, trying again: %s", " ".join(str(problem).split())
+                )
             try:
                 async with asyncio.timeout(EVERY):
                     await self._due.wait()
@@ -222,7 +227,7 @@ class Budgets:
                 continue
 
     async def step(self) -> None:
-        """Looks at every budget, and writes what is new."""
+        """Evaluates every budget and writes what changed."""
         listed = list(self._queues)
         limited = [each for each in listed if each.spec.budget is not None]
         found: dict[str, queue.BudgetStatus] = {}
@@ -238,7 +243,7 @@ class Budgets:
                 await self._patch(each, None)
 
     def _show(self, found: Mapping[str, queue.BudgetStatus]) -> None:
-        """Those that there are: a budget that is taken away is not shown any more."""
+        """Publishes the budgets that exist; a removed budget has no metric."""
         self._used.replace({(name,): each.percent / 100 for name, each in found.items()})
         self._states.replace({(name, each.state): 1 for name, each in found.items()})
         ends = {(name,): each.runs_out for name, each in found.items() if each.runs_out}
@@ -251,21 +256,21 @@ class Budgets:
 
         def since(start: int) -> dict[str, Used]:
             if start not in accounts:
-                account = accounting.between(self._book, start, now)
+                account = rollups.between(self._repository, start, now)
                 accounts[start] = used_by(account, parents)
             return accounts[start]
 
         found = {}
         for each in limited:
             budget = each.spec.budget
-            assert budget is not None, "the caller looked"  # noqa: S101
-            start, _ = calendar.period(now, budget.per, budget.time_zone)
-            recent = max(start, (now - LOOK_BACK) // _HOUR * _HOUR)
+            assert budget is not None, "the caller checked it"  # noqa: S101
+            start, _ = periods.period(now, budget.per, budget.time_zone)
+            recent = max(start, (now - WINDOW) // _HOUR * _HOUR)
             nothing = Used()
             found[each.name] = judge(
                 budget, since(start).get(each.name, nothing),
                 since(recent).get(each.name, nothing), now - recent, now,
-                self._book.prices().currency,
+                self._repository.prices().currency,
             )  # fmt: skip
             found[each.name].observed_generation = each.metadata.generation
         return found
@@ -275,32 +280,32 @@ class Budgets:
         if override is not None:
             row = {"queue": each.name, "by": override.by, "at": now,
                    "until": _unix(override.until), "reason": override.reason}  # fmt: skip
-            if await asyncio.to_thread(self._book.note_override, row):
-                words = f"budget overridden until {override.until}: {override.reason}"
-                log.warning("queue %s: %s (by %s)", each.name, words, override.by)
-                await self._tell(each, "BudgetOverridden", f"{words} (by {override.by})")
+            if await asyncio.to_thread(self._repository.note_override, row):
+                summary = f"budget overridden until {override.until}: {override.reason}"
+                log.warning("queue %s: %s (by %s)", each.name, summary, override.by)
+                await self._record_event(each, "BudgetOverridden", f"{summary} (by {override.by})")
         if status == each.status.budget:
             return
         before = each.status.budget.state if each.status.budget else "Open"
         await self._patch(each, status)
         if status.state != before:
-            await self._tell(each, f"Budget{status.state}", status.message)
+            await self._record_event(each, f"Budget{status.state}", status.message)
 
     async def _patch(self, each: queue.Queue, status: queue.BudgetStatus | None) -> None:
-        told = None
+        value = None
         if status is not None:
             absent = {field.encode_name: None for field in msgspec.structs.fields(status)}
-            told = {**absent, **msgspec.to_builtins(status), "state": status.state}
+            value = {**absent, **msgspec.to_builtins(status), "state": status.state}
         try:
             await self._store.patch(
-                queue.Queue, each.name, subresource="status", patch={"status": {"budget": told}}
+                queue.Queue, each.name, subresource="status", patch={"status": {"budget": value}}
             )
         except errors.NotFound:
             return
 
-    async def _tell(self, each: queue.Queue, word: str, words: str) -> None:
-        kind = events.NORMAL if word == "BudgetOpen" else events.WARNING
-        await events.tell(self._store, each, kind, word, words, NAME)
+    async def _record_event(self, each: queue.Queue, reason: str, message: str) -> None:
+        kind = event_recorder.NORMAL if reason == "BudgetOpen" else event_recorder.WARNING
+        await event_recorder.record(self._store, each, kind, reason, message, NAME)
 
     def _queue_changed(self, _: str, before: queue.Queue | None, after: queue.Queue | None) -> None:
         if after is not None and (before is None or before.spec.budget != after.spec.budget):

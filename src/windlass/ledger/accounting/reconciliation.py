@@ -1,9 +1,10 @@
-"""Holds the ledger to its law, and to the cluster.
+"""Checks the invariants of the ledger, and compares it with the cluster.
 
-The law: over any time, what teams paid and what was idle is what the hardware cost, to the last
-nano-unit. It is counted twice: the wall price straight from what was there, in plain SQL, and the
-rest by the way every report goes. Beside it: no interval overlaps itself, and roll-ups say the same
-as intervals. `against` compares what the ledger thinks is held with what the cluster shows.
+The main invariant: over any interval, the cost of teams plus the idle cost equals the cost of the
+hardware, exactly. Both sides are computed independently: the hardware cost from presence in plain
+SQL, the rest by the code of the reports. Further invariants: no interval overlaps itself, none
+begins before its device, and roll-ups equal their intervals, in cost and in amounts. `against`
+compares open intervals with the cluster.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from windlass.kinds import times
-from windlass.ledger import accounting, money, schema
-from windlass.ledger.book import OBSERVED, PRUNED, SETTLED, Book, device_of
-from windlass.ledger.facts import DAY
+from windlass.kinds.values import times
+from windlass.ledger.accounting import rollups
+from windlass.ledger.db import schema
+from windlass.ledger.db.repository import OBSERVED, PRUNED, SETTLED, LedgerRepository, device_of
+from windlass.ledger.model import DAY
+from windlass.ledger.pricing import money
 
 MOST = 50
-"""Overlaps, ghosts and gaps that are told one by one."""
+"""The most overlaps, ghosts and gaps that a report lists."""
 
 
-class Verdict(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What was found."""
+class ReconciliationReport(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The result of a reconciliation."""
 
     since: str
     until: str
@@ -35,25 +38,29 @@ class Verdict(msgspec.Struct, rename="camel", omit_defaults=True):
     idle_micros: int
     wall_micros: int
     difference: int
-    """In nano-units: what teams paid and what was idle, less what the hardware cost."""
+    """In nano: the cost of teams plus idle cost, minus the cost of the hardware."""
     roll_up_difference: int
-    """In nano-units: what days that are over were summed up to, less what their intervals give."""
+    """In nano: the roll-ups of finished days, minus the sums of their intervals."""
     overlaps: list[str]
+    early: list[str] = []
+    """Intervals that begin before the ledger knows of their device: usage without hardware."""
+    roll_up_amounts: int = 0
+    """In millionths of devices times seconds: the same difference of amounts."""
     homeless_hours: float = 0.0
-    """Held on devices that were not there: counted, and not paid."""
+    """Usage of devices that were absent: counted, and not charged."""
     gaps: list[dict[str, Any]] = []
-    """Times of which not everything can be known."""
+    """Intervals that the ledger did not observe completely."""
     ghosts: list[str] = []
-    """Held by the ledger, and by nobody in the cluster."""
+    """Open in the ledger, and absent in the cluster."""
     missing: list[str] = []
-    """Held in the cluster, and not by the ledger."""
+    """Running in the cluster, and not open in the ledger."""
     observed: str = ""
-    """When the ledger last looked at the cluster."""
+    """When the ledger last observed the cluster."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Live:
-    """Something that holds room in the cluster now."""
+    """A run or pod that occupies capacity in the cluster now."""
 
     uid: str
     attempt: int
@@ -62,33 +69,38 @@ class Live:
     shown: str = dataclasses.field(compare=False, default="")
 
 
-def verify(book: Book, start: int, end: int, live: Iterable[Live] | None = None) -> Verdict:
-    """`live`: what the cluster shows now; None: it is not compared."""
-    prices = book.prices()
-    with book.reading() as connection:
-        start, end = accounting.covered(connection, start, end)
-        account = accounting.Account(by_run=False)
-        accounting.counted(connection, prices, start, end, account)
-        wall = _wall(connection, book, start, end)
+def verify(
+    repository: LedgerRepository, start: int, end: int, live: Iterable[Live] | None = None
+) -> ReconciliationReport:
+    """`live`: the state of the cluster now; None skips the comparison."""
+    prices = repository.prices()
+    with repository.reading() as connection:
+        start, end = rollups.covered(connection, start, end)
+        account = rollups.Account(by_run=False)
+        rollups.counted(connection, prices, start, end, account)
+        wall = _wall(connection, repository, start, end)
         overlaps = _overlaps(connection, start, end)
         gaps = _gaps(connection, start, end)
-        drift = _drift(connection, book, start, end)
+        drift, amounts = _drift(connection, repository, start, end)
+        early = _early(connection, start, end)
         observed = _mark(connection, OBSERVED)
     teams = sum(each.cost for each in account.sums.values())
     idle = sum(each.idle for each in account.hardware.values())
     homeless = sum(each.homeless for each in account.hardware.values())
     shown = money.micros([teams, idle])
-    ghosts, missing = against(book, live) if live is not None else (set[Live](), set[Live]())
-    return Verdict(
+    ghosts, missing = against(repository, live) if live is not None else (set[Live](), set[Live]())
+    return ReconciliationReport(
         since=times.seconds(times.from_unix(start)),
         until=times.seconds(times.from_unix(end)),
-        holds=teams + idle == wall and not overlaps and not drift,
+        holds=teams + idle == wall and not (overlaps or drift or amounts or early),
         teams_micros=shown[0],
         idle_micros=shown[1],
         wall_micros=(wall + money.MICRO // 2) // money.MICRO,
         difference=teams + idle - wall,
         roll_up_difference=drift,
         overlaps=overlaps,
+        early=early,
+        roll_up_amounts=amounts,
         homeless_hours=round(homeless / 1e6 / 3600, 6),
         gaps=gaps,
         ghosts=named(ghosts),
@@ -97,13 +109,13 @@ def verify(book: Book, start: int, end: int, live: Iterable[Live] | None = None)
     )
 
 
-def against(book: Book, live: Iterable[Live]) -> tuple[set[Live], set[Live]]:
-    """Ghosts, and what is missing. The ledger writes a moment after the cluster: whoever asks looks
-    again, and takes what differs every time."""
+def against(repository: LedgerRepository, live: Iterable[Live]) -> tuple[set[Live], set[Live]]:
+    """Ghosts and missing intervals. The ledger lags behind the cluster: the caller repeats the
+    comparison and keeps the differences that persist."""
     known = {
         Live(each.party.uid, each.member.attempt, each.member.role, each.member.index,
              f"{each.party.team}/{each.party.run or 'pod'} {each.member.role} {each.member.index}")
-        for each in book.open_holds()
+        for each in repository.open_holds()
     }  # fmt: skip
     there = set(live)
     return known - there, there - known
@@ -113,8 +125,8 @@ def named(found: Iterable[Live]) -> list[str]:
     return [each.shown or each.uid for each in sorted(found)][:MOST]
 
 
-def _wall(connection: sa.Connection, book: Book, start: int, end: int) -> int:
-    """What the hardware cost: from what was there, and from roll-ups where that is gone."""
+def _wall(connection: sa.Connection, repository: LedgerRepository, start: int, end: int) -> int:
+    """The cost of the hardware: from presence, and from roll-ups where presence is pruned."""
     pruned = _mark(connection, PRUNED)
     total = 0
     if start < pruned:
@@ -132,7 +144,7 @@ def _wall(connection: sa.Connection, book: Book, start: int, end: int) -> int:
         table.c.ended > start, table.c.started < end
     )
     total += int(connection.execute(query).scalar() or 0)
-    prices = book.prices()
+    prices = repository.prices()
     here = sa.select(schema.open_presence, schema.device).join(
         schema.device, schema.device.c.id == schema.open_presence.c.device
     )
@@ -145,7 +157,7 @@ def _wall(connection: sa.Connection, book: Book, start: int, end: int) -> int:
 
 
 def _overlaps(connection: sa.Connection, start: int, end: int) -> list[str]:
-    """Members that hold the same device twice at a time."""
+    """Replicas that use the same device twice at the same time."""
     one, other = schema.interval.alias("one"), schema.interval.alias("other")
     same = [one.c[n] == other.c[n] for n in ("party", "attempt", "role", "member", "device")]
     query = (
@@ -155,6 +167,38 @@ def _overlaps(connection: sa.Connection, start: int, end: int) -> list[str]:
         .limit(MOST)
     )
     return [" ".join(map(str, row)) for row in connection.execute(query)]
+
+
+def _early(connection: sa.Connection, start: int, end: int) -> list[str]:
+    """Intervals of which a part lies before the first presence of their device, with team and
+    node. Money does not show them where nothing has a price."""
+    first: dict[int, int] = {}
+    for table in (schema.presence, schema.open_presence):
+        query = sa.select(table.c.device, sa.func.min(table.c.started)).group_by(table.c.device)
+        for device, since in connection.execute(query):
+            first[device] = min(since, first.get(device, since))
+    found: list[str] = []
+    for table, ended in (
+        (schema.interval, schema.interval.c.ended > start),
+        (schema.open_interval, sa.true()),
+    ):
+        query = (
+            sa.select(
+                schema.party.c.team, schema.party.c.run, schema.device.c.node,
+                schema.device.c.name, table.c.device, table.c.started,
+            )
+            .join(schema.party, schema.party.c.id == table.c.party)
+            .join(schema.device, schema.device.c.id == table.c.device)
+            .where(ended, table.c.started < end)
+        )  # fmt: skip
+        for row in connection.execute(query).mappings():
+            since, there = int(row["started"]), first.get(int(row["device"]), 0)
+            if since < there and there > start:
+                what = f"{row['team']}/{row['run'] or 'pod'} on {row['node']} {row['name']}"
+                found.append(f"{what} from {times.seconds(times.from_unix(since))}")
+        if len(found) >= MOST:
+            break
+    return found[:MOST]
 
 
 def _gaps(connection: sa.Connection, start: int, end: int) -> list[dict[str, Any]]:
@@ -177,19 +221,22 @@ def _gaps(connection: sa.Connection, start: int, end: int) -> list[dict[str, Any
     ]
 
 
-def _drift(connection: sa.Connection, book: Book, start: int, end: int) -> int:
-    """Roll-ups of settled days against their intervals, where those are still there."""
+def _drift(
+    connection: sa.Connection, repository: LedgerRepository, start: int, end: int
+) -> tuple[int, int]:
+    """The difference between roll-ups and intervals of settled days, where intervals still
+    exist: of cost and of amounts."""
     first = max(-(-start // DAY) * DAY, _mark(connection, PRUNED))
     last = min(end // DAY * DAY, _mark(connection, SETTLED))
     if first >= last:
-        return 0
+        return 0, 0
     table = schema.daily
-    query = sa.select(sa.func.sum(table.c.cost)).where(
+    query = sa.select(sa.func.sum(table.c.cost), sa.func.sum(table.c.held)).where(
         table.c.day >= first // DAY, table.c.day < last // DAY
     )
-    summed = int(connection.execute(query).scalar() or 0)
-    counted = accounting.live(connection, book.prices(), first, last)
-    return summed - sum(each.cost for each in counted.sums.values())
+    cost, held = (int(each or 0) for each in connection.execute(query).one())
+    sums = rollups.live(connection, repository.prices(), first, last).sums.values()
+    return cost - sum(each.cost for each in sums), held - sum(each.held for each in sums)
 
 
 def _mark(connection: sa.Connection, name: str) -> int:

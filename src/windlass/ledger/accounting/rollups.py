@@ -1,9 +1,9 @@
-"""Adds up: what was held and what it cost between two moments, from intervals or from roll-ups.
+"""Sums usage and cost between two moments, from intervals or from roll-ups.
 
 `live` divides the price of every device over a time, from the intervals themselves. `settle` does
-that for days that are over and keeps the sums; `between` takes whole settled days from there and
-looks at the intervals for the rest. Both ways give the same numbers, because everything is integers
-by the second: `ledger.verifying` shows it.
+that for finished days and stores the sums. `between` takes whole settled days from there and
+computes the rest from the intervals. Both ways give the same numbers, because all amounts are
+integers per second: `ledger.accounting.reconciliation` checks it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,28 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from windlass.ledger import bulk, schema, sharing
-from windlass.ledger.book import FORGOTTEN, PRUNED, SETTLED, Book, device_of, party_of
-from windlass.ledger.facts import DAY, Device, Party
-from windlass.ledger.pricing import Prices
+from windlass.ledger.db import bulk, schema
+from windlass.ledger.db.repository import (
+    FORGOTTEN,
+    PRUNED,
+    SETTLED,
+    LedgerRepository,
+    device_of,
+    party_of,
+)
+from windlass.ledger.model import DAY, Device, Party
+from windlass.ledger.pricing import cost_allocation
+from windlass.ledger.pricing.price_list import Prices
 
 Group = tuple[Party, str, str, str]
-"""(who, kind, model, form)"""
+"""(party, kind, model, form)"""
 Row = Any
 """A row of a query, by the names of its columns."""
 
 
 @dataclasses.dataclass(slots=True)
 class Sum:
-    """What somebody held and what it cost."""
+    """The usage of a party and its cost."""
 
     held: int = 0
     """Millionths of devices times seconds."""
@@ -35,7 +43,7 @@ class Sum:
     memory: int = 0
     """MiB times seconds."""
     cost: int = 0
-    """Nano-units."""
+    """In nano (billionths of the currency)."""
 
     def add(self, other: Sum | Row) -> None:
         self.held += other.held
@@ -49,18 +57,18 @@ class Sum:
 
 @dataclasses.dataclass(slots=True)
 class Hardware:
-    """What was there of one model and what it cost."""
+    """The presence of one device model and its cost."""
 
     present: int = 0
     """Device seconds."""
     free: int = 0
-    """Millionths of devices times seconds that nobody held."""
+    """Unused millionths of devices times seconds."""
     homeless: int = 0
-    """Held while the device was not there: counted, and costs nothing."""
+    """Usage while the device was absent: counted, and not charged."""
     wall: int = 0
     idle: int = 0
 
-    def add(self, other: Hardware | sharing.Bill[Any] | Row) -> None:
+    def add(self, other: Hardware | cost_allocation.Bill[Any] | Row) -> None:
         self.present += other.present
         self.free += other.free
         self.homeless += other.homeless
@@ -70,25 +78,25 @@ class Hardware:
 
 @dataclasses.dataclass(slots=True)
 class Account:
-    """Everything between two moments."""
+    """All sums between two moments."""
 
     sums: dict[Group, Sum] = dataclasses.field(default_factory=dict)
     hardware: dict[tuple[str, str], Hardware] = dataclasses.field(default_factory=dict)
     by_run: bool = True
-    """Whether single Runs are told apart; else only teams, users and queues are."""
+    """Whether Runs are counted one by one; else only teams, users and queues are."""
     only: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Of parties: `team`, `user`, `queue`, `run`; hardware is then not what they were part of."""
+    """A filter of parties by `team`, `user`, `queue`, `run`; hardware is not filtered."""
     top: int = 0
-    """Of Runs of days that are settled only the largest, and those that are not settled; 0: all."""
+    """Only the largest Runs of settled days, and all of unsettled days; 0: all."""
     numbers: dict[Party, int] = dataclasses.field(default_factory=dict)
-    """Of the parties, in the database."""
+    """The ids of the parties in the database."""
     since: int = 0
     until: int = 0
-    """The time that it is about: whole days where single intervals are forgotten."""
+    """The end of the time that the sums cover: whole days where intervals are pruned."""
     runs_since: int = 0
-    """What single Runs cost before is forgotten."""
+    """Costs of single Runs before this time are pruned."""
 
-    def who(self, row: Row, number: int) -> Party:
+    def party_of_row(self, row: Row, number: int) -> Party:
         if not self.by_run:
             return Party("", row["team"], row["user"], "", row["queue"])
         party = party_of(row)
@@ -104,42 +112,42 @@ class Account:
 
 @dataclasses.dataclass(slots=True)
 class _Timeline:
-    """What is known of one device."""
+    """The intervals of one device."""
 
     device: Device
     presence: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
-    spans: list[sharing.Span[tuple[Party, str]]] = dataclasses.field(default_factory=list)
+    spans: list[cost_allocation.Span[tuple[Party, str]]] = dataclasses.field(default_factory=list)
 
 
 def live(
     connection: sa.Connection, prices: Prices, start: int, end: int, account: Account | None = None
 ) -> Account:
-    """From the intervals; what is held now counts until `end`."""
-    looked = _Look(account or Account(), start, end, _devices(connection))
+    """From the intervals; open intervals count until `end`."""
+    intervals = _IntervalQuery(account or Account(), start, end, _devices(connection))
     table = schema.interval
-    # One that ended in the second in which it began held nothing, and is told all the same.
+    # An interval that ended in the second in which it began has no usage, and is still reported.
     inside = [table.c.ended >= start, table.c.started < end]
-    looked.meet(connection, table, inside)
-    query = sa.select(*_held(table), table.c.ended, table.c.claim).where(*inside)
+    intervals.meet(connection, table, inside)
+    query = sa.select(*_interval_columns(table), table.c.ended, table.c.claim).where(*inside)
     for *held, ended, owed in connection.execute(query):
-        looked.add(held, ended, owed)
+        intervals.add(held, ended, owed)
     table = schema.open_interval
     inside = [table.c.started < end]
-    looked.meet(connection, table, inside)
+    intervals.meet(connection, table, inside)
     for *held, device, form, part, started in connection.execute(
-        sa.select(*_held(table)).where(*inside)
+        sa.select(*_interval_columns(table)).where(*inside)
     ):
         for a, b in prices.cuts(started, end):
-            owed = sharing.claim(prices.rate(looked.devices[device], form, a), part)
-            looked.add([*held, device, form, part, a], b, owed)
-    _presence(connection, prices, looked)
-    for line in looked.lines.values():
-        _bill(looked.account, line, start, end)
-    return looked.account
+            owed = cost_allocation.claim(prices.rate(intervals.devices[device], form, a), part)
+            intervals.add([*held, device, form, part, a], b, owed)
+    _presence(connection, prices, intervals)
+    for line in intervals.lines.values():
+        _bill(intervals.account, line, start, end)
+    return intervals.account
 
 
 def between(
-    book: Book,
+    repository: LedgerRepository,
     start: int,
     end: int,
     *,
@@ -147,24 +155,24 @@ def between(
     only: dict[str, str] | None = None,
     top: int = 0,
 ) -> Account:
-    """From roll-ups where days are settled, else from the intervals. With `top` the largest so many
-    Runs are surely among those told; others may be missing."""
+    """From roll-ups where days are settled, else from the intervals. With `top`, the result
+    contains at least that many of the largest Runs; others may be missing."""
     account = Account(by_run=by_run, only=only or {}, top=top)
-    with book.reading() as connection:
-        return counted(connection, book.prices(), start, end, account)
+    with repository.reading() as connection:
+        return counted(connection, repository.prices(), start, end, account)
 
 
 def counted(
     connection: sa.Connection, prices: Prices, start: int, end: int, account: Account
 ) -> Account:
-    """The same within a transaction of the caller's."""
+    """The same within a transaction of the caller."""
     start, end = account.since, account.until = covered(connection, start, end)
     account.runs_since = _mark(connection, FORGOTTEN) if account.by_run else 0
     settled = _mark(connection, SETTLED)
     first, last = -(-start // DAY) * DAY, min(end // DAY * DAY, settled)
     if first >= last:
         return live(connection, prices, start, end, account)
-    # Those of today first: a Run that goes on may become one of the largest.
+    # Unsettled days first: a Run that is still running may become one of the largest.
     if start < first:
         live(connection, prices, start, first, account)
     if last < end:
@@ -174,18 +182,18 @@ def counted(
 
 
 def covered(connection: sa.Connection, start: int, end: int) -> tuple[int, int]:
-    """The time that can be told: of days whose intervals are forgotten only whole ones."""
+    """The interval that can be computed: only whole days where intervals are pruned."""
     pruned = _mark(connection, PRUNED)
     first = start // DAY * DAY if start < pruned else start
     return first, -(-end // DAY) * DAY if end < pruned else end
 
 
-def settle(book: Book, until: int, most_days: int = 31) -> int:
-    """Adds up days that are over before `until`; how many. Days that were settled before and about
-    which something became known are made again: the mark was put back."""
-    prices, done = book.prices(), 0
+def settle(repository: LedgerRepository, until: int, most_days: int = 31) -> int:
+    """Sums up days that ended before `until`; returns how many. A settled day about which new data
+    arrived is summed up again: the mark was put back."""
+    prices, done = repository.prices(), 0
     while done < most_days:
-        with book.engine.begin() as connection:
+        with repository.engine.begin() as connection:
             settled = _mark(connection, SETTLED) or _first_day(connection)
             if settled is None or settled + DAY > until:
                 return done
@@ -195,9 +203,9 @@ def settle(book: Book, until: int, most_days: int = 31) -> int:
     return done
 
 
-def prune(book: Book, intervals_before: int, charges_before: int) -> None:
-    """Forgets intervals, and what single Runs cost, of long ago; the sums by day stay."""
-    with book.engine.begin() as connection:
+def prune(repository: LedgerRepository, intervals_before: int, charges_before: int) -> None:
+    """Deletes old intervals and old costs of single Runs; the sums per day stay."""
+    with repository.engine.begin() as connection:
         settled = _mark(connection, SETTLED)
         cut = min(intervals_before, settled) // DAY * DAY
         if cut > _mark(connection, PRUNED):
@@ -218,15 +226,15 @@ def _devices(connection: sa.Connection) -> dict[int, Device]:
     return {row["id"]: device_of(row) for row in rows}
 
 
-def _held(table: sa.Table) -> list[Any]:
-    """The columns of which `_Look.add` is told, in its order."""
+def _interval_columns(table: sa.Table) -> list[Any]:
+    """The columns that `_IntervalQuery.add` takes, in its order."""
     names = ("party", "attempt", "role", "member", "cpu", "memory",
              "device", "form", "part", "started")  # fmt: skip
     return [table.c[name] for name in names]
 
 
 @dataclasses.dataclass(slots=True)
-class _Look:
+class _IntervalQuery:
     """The intervals of a time, device by device."""
 
     account: Account
@@ -235,14 +243,14 @@ class _Look:
     devices: dict[int, Device]
     lines: dict[int, _Timeline] = dataclasses.field(default_factory=dict)
     parties: dict[int, tuple[Party, str]] = dataclasses.field(default_factory=dict)
-    """By number: as whom the account knows it, and its uid."""
+    """By database id: the party of the account, and its uid."""
 
     def meet(self, connection: sa.Connection, table: sa.Table, where: list[Any]) -> None:
-        """Those who hold something there."""
+        """Reads the parties of these rows."""
         named = sa.select(table.c.party).where(*where)
         query = sa.select(schema.party).where(schema.party.c.id.in_(named))
         for row in connection.execute(query).mappings():
-            self.parties[row["id"]] = self.account.who(row, row["id"]), row["uid"]
+            self.parties[row["id"]] = self.account.party_of_row(row, row["id"]), row["uid"]
 
     def line(self, number: int) -> _Timeline:
         found = self.lines.get(number)
@@ -250,43 +258,43 @@ class _Look:
             found = self.lines[number] = _Timeline(self.devices[number])
         return found
 
-    def add(self, held: list[Any], ended: int, owed: int) -> None:
-        party, attempt, role, member, cpu, memory, device, form, part, started = held
+    def add(self, values: list[Any], ended: int, owed: int) -> None:
+        party, attempt, role, member, cpu, memory, device, form, part, started = values
         seconds = min(ended, self.end) - max(started, self.start)
         if seconds < 0 or (seconds == 0 and started < self.start):
             return
-        who, uid = self.parties[party]
+        holder, uid = self.parties[party]
         line = self.line(device)
         order = uid, attempt, role, member, device
-        line.spans.append(sharing.Span((who, form), started, ended, owed, part, order))
+        line.spans.append(cost_allocation.Span((holder, form), started, ended, owed, part, order))
         if cpu or memory or not seconds:
             kind, model = line.device.kind, line.device.model
-            total = self.account.sum_of((who, kind, model, form))
+            total = self.account.sum_of((holder, kind, model, form))
             total.cpu += cpu * seconds
             total.memory += (memory >> 20) * seconds
 
 
-def _presence(connection: sa.Connection, prices: Prices, looked: _Look) -> None:
+def _presence(connection: sa.Connection, prices: Prices, intervals: _IntervalQuery) -> None:
     table = schema.presence
     ended = sa.select(table.c.device, table.c.started, table.c.ended, table.c.rate).where(
-        table.c.ended > looked.start, table.c.started < looked.end
+        table.c.ended > intervals.start, table.c.started < intervals.end
     )
     for number, *spell in connection.execute(ended):
-        looked.line(number).presence.append((spell[0], spell[1], spell[2]))
+        intervals.line(number).presence.append((spell[0], spell[1], spell[2]))
     table = schema.open_presence
-    here = sa.select(table.c.device, table.c.started).where(table.c.started < looked.end)
+    here = sa.select(table.c.device, table.c.started).where(table.c.started < intervals.end)
     for number, started in connection.execute(here):
-        line = looked.line(number)
+        line = intervals.line(number)
         line.presence += [
-            (a, b, prices.wall(line.device, a)) for a, b in prices.cuts(started, looked.end)
+            (a, b, prices.wall(line.device, a)) for a, b in prices.cuts(started, intervals.end)
         ]
 
 
 def _bill(account: Account, line: _Timeline, start: int, end: int) -> None:
-    made = sharing.bill(line.presence, line.spans, start, end)
+    made = cost_allocation.bill(line.presence, line.spans, start, end)
     kind, model = line.device.kind, line.device.model
-    for (who, form), share in made.shares.items():
-        total = account.sum_of((who, kind, model, form))
+    for (holder, form), share in made.shares.items():
+        total = account.sum_of((holder, kind, model, form))
         total.held += share.held
         total.cost += share.cost
     account.hardware_of(kind, model).add(made)
@@ -297,9 +305,9 @@ def _store(connection: sa.Connection, account: Account, day: int) -> None:
         connection.execute(table.delete().where(table.c.day == day))
     days: dict[tuple[str, ...], Sum] = {}
     charges = []
-    for (who, kind, model, form), total in account.sums.items():
-        charges.append((day, account.numbers[who], kind, model, form, *total.values()))
-        key = who.team, who.user, who.queue, kind, model, form
+    for (holder, kind, model, form), total in account.sums.items():
+        charges.append((day, account.numbers[holder], kind, model, form, *total.values()))
+        key = holder.team, holder.user, holder.queue, kind, model, form
         days.setdefault(key, Sum()).add(total)
     daily = [(day, *key, *total.values()) for key, total in days.items()]
     there = [
@@ -334,7 +342,7 @@ def _from_roll_ups(connection: sa.Connection, account: Account, first: int, last
         )
     for row in connection.execute(query):
         number = row.party if account.by_run else 0
-        group = account.who(row._mapping, number), row.kind, row.model, row.form
+        group = account.party_of_row(row._mapping, number), row.kind, row.model, row.form
         account.sum_of(group).add(row)
     there = sa.select(schema.hardware).where(
         schema.hardware.c.day >= first, schema.hardware.c.day < last
@@ -348,7 +356,7 @@ def _only(table: sa.Table, account: Account) -> list[Any]:
 
 
 def _largest(connection: sa.Connection, account: Account, where: list[Any]) -> list[int]:
-    """The Runs that cost or held most in these days, and all that were told already."""
+    """The Runs with the largest cost or usage in these days, and all that are known already."""
     table = schema.charge
     order = [sa.func.sum(table.c.cost).desc(), sa.func.sum(table.c.held).desc()]
     query = (
@@ -356,19 +364,19 @@ def _largest(connection: sa.Connection, account: Account, where: list[Any]) -> l
         .limit(account.top)
     )  # fmt: skip
     found = {int(row[0]) for row in connection.execute(query)}
-    # Parties of today are few; SQLite takes lists of some thousands.
+    # Unsettled days have few parties; SQLite allows lists of some thousands.
     return sorted(found | set(list(account.numbers.values())[:20_000]))
 
 
 def began(connection: sa.Connection) -> int | None:
-    """When the first thing began of which an interval is left."""
+    """When the first interval that still exists began."""
     tables = (schema.interval, schema.presence, schema.open_interval, schema.open_presence)
     found = [connection.execute(sa.select(sa.func.min(t.c.started))).scalar() for t in tables]
     return min((int(each) for each in found if each is not None), default=None)
 
 
 def _first_day(connection: sa.Connection) -> int | None:
-    """The day on which anything began."""
+    """The day of the first interval."""
     first = began(connection)
     return None if first is None else first // DAY * DAY
 

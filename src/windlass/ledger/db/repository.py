@@ -1,9 +1,9 @@
-"""The ledger's database: opened, brought up to date, written. The only door to it for writers.
+"""The ledger's database: opened, upgraded, written. All writes go through this module.
 
-`write` is told everything that is known of a party (a Run, or somebody else's pod): what it held
-and what it holds. Ended intervals are cut where a price changed, get their rates and are inserted
-once; whatever is told again changes nothing. What is held now replaces what was held before. Each
-call is one transaction. Nothing here is asynchronous: `ledger.keeper` calls it in a thread.
+`write` gets everything that is known of a party (a Run or an external pod): ended and open
+intervals. Ended intervals are cut where a price changed, get their rates and are inserted once;
+repeated input changes nothing. Open intervals replace those of the call before. Each call is one
+transaction. Nothing here is asynchronous: `ledger.ingest.recorder` calls it in a thread.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from typing import Any, TypeVar
 import msgspec
 import sqlalchemy as sa
 
-from windlass.kinds import pricelist, times
-from windlass.ledger import bulk, pricing, schema, sharing
-from windlass.ledger.facts import DAY, Device, Gap, Hold, Member, Party, Presence
-from windlass.ledger.pricing import Prices
+from windlass.kinds.types import pricelist
+from windlass.kinds.values import times
+from windlass.ledger.db import bulk, schema
+from windlass.ledger.model import DAY, Device, Gap, Hold, Member, Party, Presence
+from windlass.ledger.pricing import cost_allocation, price_list
+from windlass.ledger.pricing.price_list import Prices
 
 SETTLED, PRUNED, FORGOTTEN = "settled", "pruned", "forgotten"
 OBSERVED, BEGUN = "observed", "begun"
@@ -35,31 +37,31 @@ _KEY = ("party", "attempt", "role", "member", "device", "started")
 _HELD = (*_KEY, "form", "part", "milli", "cpu", "memory", "pod")
 _ENDED = ("ended", "rate", "claim")
 _MOST_PARTIES = 100_000
-"""Of which the numbers are remembered."""
-Held = tuple[Any, ...]
+"""The most parties of which the ids are cached."""
+Columns = tuple[Any, ...]
 """The values of `_HELD`; the first of them are the key."""
 
 
 class LedgerError(Exception):
-    """Why the ledger cannot be used, for people."""
+    """The ledger cannot be used; the message gives the reason to users."""
 
 
-class Book:
+class LedgerRepository:
     """One database."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
         self._parties: dict[str, dict[str, int]] = {}
-        """The numbers of parties by uid and queue."""
+        """The ids of parties by uid and queue."""
         self._devices: dict[Device, int] = {}
         self._prices: Prices | None = None
         self._pricing = threading.Lock()
-        """Whoever reads prices while a list is added must not keep what was before."""
+        """A reader of prices must not cache the lists of before while one is added."""
 
     @staticmethod
-    def open(url: str) -> Book:
-        """Makes the tables, or brings them up to date."""
-        # What SQLAlchemy and Alembic tell of every step is for nobody here.
+    def open(url: str) -> LedgerRepository:
+        """Creates the tables, or upgrades them."""
+        # Progress messages of SQLAlchemy and Alembic are of no use in the server's log.
         logging.getLogger("alembic").setLevel(logging.WARNING)
         try:
             engine = _engine(url)
@@ -71,15 +73,15 @@ class Book:
                 f"the ledger {shown} cannot be opened: {_short(problem)}; check the address, that "
                 "the database is there and that its user may make tables"
             ) from problem
-        return Book(engine)
+        return LedgerRepository(engine)
 
     def close(self) -> None:
         self.engine.dispose()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """One moment of the database, for as many questions as an answer takes: what ends
-        meanwhile is neither missing nor there twice."""
+        """One transaction for all queries of an answer: an interval that ends meanwhile is neither
+        missing nor counted twice."""
         with self.engine.connect() as connection:
             if self.engine.dialect.name == "sqlite":
                 connection.exec_driver_sql("BEGIN")
@@ -87,20 +89,20 @@ class Book:
                 connection.execution_options(isolation_level="REPEATABLE READ")
             yield connection
 
-    # --- what was held
+    # --- intervals
 
-    def write(self, told: Mapping[str, Sequence[Hold]], now: int) -> int:
-        """Everything that is known of these parties, by uid. How many intervals are new."""
+    def write(self, holds_by_party: Mapping[str, Sequence[Hold]], now: int) -> int:
+        """Everything that is known of these parties, by uid. Returns how many intervals are new."""
         prices = self.prices()
         with self._begin() as connection:
-            self._know(connection, told)
-            known = self._open_rows(connection, list(told))
-            ended: list[Held] = []
-            open_: list[Held] = []
+            self._know(connection, holds_by_party)
+            known = self._open_rows(connection, list(holds_by_party))
+            ended: list[Columns] = []
+            open_: list[Columns] = []
             touched: list[int] = []
-            for uid, holds in told.items():
+            for uid, holds in holds_by_party.items():
                 before = known.get(uid, {})
-                mine: list[Held] = []
+                mine: list[Columns] = []
                 for hold in holds:
                     row = self._row(hold, before)
                     was_open = before.pop(row[: len(_KEY)], None) is not None
@@ -110,7 +112,7 @@ class Book:
                     else:
                         mine += _pieces(row, hold, prices)
                         touched.append(hold.ended if was_open else hold.started)
-                touched += [key[-1] for key in before]  # held no longer, and not told to have ended
+                touched += [key[-1] for key in before]  # no longer open, and without an end
                 ended += self._unwritten(connection, uid, mine)
             new = bulk.insert(connection, schema.interval, (*_HELD, *_ENDED), ended)
             self._replace_open(connection, list(known), open_)
@@ -118,14 +120,14 @@ class Book:
         return new
 
     def settle_parties(self, uids: Sequence[str]) -> None:
-        """Nothing more will be told of these."""
+        """Marks these parties as complete: no more intervals follow."""
         with self._begin() as connection:
             for chunk in _chunks(uids):
                 table = schema.party
                 connection.execute(table.update().where(table.c.uid.in_(chunk)).values(closed=1))
 
     def closed(self, uids: Sequence[str]) -> set[str]:
-        """Of these, the parties of which everything is written down."""
+        """The parties among these that are complete."""
         found: set[str] = set()
         with self.engine.connect() as connection:
             for chunk in _chunks(uids):
@@ -135,19 +137,20 @@ class Book:
         return found
 
     def close_open(self, ends: Mapping[str, int], now: int) -> list[Hold]:
-        """Ends all that these parties hold, at the latest at the given moments; what they held."""
+        """Ends all open intervals of these parties, at the latest at the given moments; returns
+        them."""
         held = [
             dataclasses.replace(hold, ended=max(hold.started, ends[hold.party.uid]))
             for hold in self.open_holds(list(ends))
         ]
-        told: dict[str, list[Hold]] = {uid: [] for uid in ends}
+        holds_by_party: dict[str, list[Hold]] = {uid: [] for uid in ends}
         for hold in held:
-            told[hold.party.uid].append(hold)
-        self.write(told, now)
+            holds_by_party[hold.party.uid].append(hold)
+        self.write(holds_by_party, now)
         return held
 
     def open_holds(self, uids: Sequence[str] | None = None) -> list[Hold]:
-        """What is held now, by these parties or by all."""
+        """The open intervals of these parties, or of all."""
         found = []
         with self.engine.connect() as connection:
             for chunk in _chunks(uids) if uids is not None else [None]:
@@ -157,7 +160,7 @@ class Book:
                 found += [hold_of(row) for row in connection.execute(query).mappings()]
         return found
 
-    # --- what was there
+    # --- presence
 
     def observe(
         self,
@@ -166,8 +169,8 @@ class Book:
         last_seen: Mapping[str, int],
         since: Mapping[str, int] | None = None,
     ) -> None:
-        """These devices are there now, and no others. By node: when one that is gone was last there
-        (`last_seen`) and when one that is new came (`since`), if that is not now."""
+        """Exactly these devices exist now. By node: when a removed device was last seen
+        (`last_seen`) and when a new one appeared (`since`), if that is not now."""
         prices = self.prices()
         with self._begin() as connection:
             wanted = set(devices)
@@ -195,10 +198,10 @@ class Book:
                     schema.open_presence.delete().where(schema.open_presence.c.device == number)
                 )
             bulk.insert_named(connection, schema.presence, ended)
-            # A device that is added to a node is new now, whenever the node came.
-            came = {name: at for name, at in (since or {}).items() if name not in nodes}
+            # A device that is added to a node is new now, whenever the node was created.
+            joined_at = {name: at for name, at in (since or {}).items() if name not in nodes}
             fresh = [
-                {"device": number, "started": min(now, came.get(each.node, now))}
+                {"device": number, "started": min(now, joined_at.get(each.node, now))}
                 for number, each in ids.items()
                 if number not in known
             ]
@@ -207,7 +210,7 @@ class Book:
             self._unsettle(connection, min(touched, default=now))
 
     def present(self) -> list[Presence]:
-        """What is there now."""
+        """The devices that exist now."""
         query = sa.select(schema.open_presence.c.started, schema.device).join(
             schema.device, schema.device.c.id == schema.open_presence.c.device
         )
@@ -228,8 +231,8 @@ class Book:
             return self._prices
 
     def list_prices(self, lists: Iterable[pricelist.PriceList], now: int) -> None:
-        """These price lists are there, and no others. A list counts from its time on, but not from
-        before it was created; one that is gone counts no longer, and its past stays."""
+        """Exactly these price lists exist. A list is valid from its time on, but not before it was
+        created; a deleted list is no longer valid, and its past stays."""
         wanted = {each.uid: each for each in lists}
         with self._pricing, self._begin() as connection:
             rows = connection.execute(sa.select(schema.price_list)).mappings().all()
@@ -244,14 +247,14 @@ class Book:
             if fresh or gone:
                 self._prices = None
 
-    # --- around it
+    # --- marks, gaps and overrides
 
     def note_gap(self, gap: Gap) -> None:
         with self._begin() as connection:
             bulk.insert_named(connection, schema.gap, [dataclasses.asdict(gap)])
 
     def note_override(self, row: Mapping[str, Any]) -> bool:
-        """Whether it is new."""
+        """Returns whether it is new."""
         with self._begin() as connection:
             return bool(bulk.insert_named(connection, schema.override, [dict(row)]))
 
@@ -267,7 +270,7 @@ class Book:
 
     @contextlib.contextmanager
     def _begin(self) -> Iterator[sa.Connection]:
-        """A transaction; what was learned of numbers in it is forgotten if it fails."""
+        """A transaction; ids that were cached in it are dropped if it fails."""
         try:
             with self.engine.begin() as connection:
                 yield connection
@@ -276,9 +279,11 @@ class Book:
             self._devices.clear()
             raise
 
-    def _know(self, connection: sa.Connection, told: Mapping[str, Sequence[Hold]]) -> None:
-        """The numbers of all these parties and of what they held."""
-        holds = [hold for each in told.values() for hold in each]
+    def _know(
+        self, connection: sa.Connection, holds_by_party: Mapping[str, Sequence[Hold]]
+    ) -> None:
+        """Caches the ids of these parties and of their devices."""
+        holds = [hold for each in holds_by_party.values() for hold in each]
         self._know_devices(connection, {hold.device for hold in holds})
         if len(self._parties) > _MOST_PARTIES:
             self._parties.clear()
@@ -289,8 +294,10 @@ class Book:
         }
         rows = [{**dataclasses.asdict(each), "closed": 0} for each in unknown.values()]
         bulk.insert_named(connection, schema.party, rows)
-        asked = {uid for uid, _ in unknown} | {uid for uid in told if uid not in self._parties}
-        for chunk in _chunks(sorted(asked)):
+        missing_uids = {uid for uid, _ in unknown} | {
+            uid for uid in holds_by_party if uid not in self._parties
+        }
+        for chunk in _chunks(sorted(missing_uids)):
             table = schema.party
             query = sa.select(table.c.uid, table.c.queue, table.c.id).where(table.c.uid.in_(chunk))
             for uid, name, number in connection.execute(query):
@@ -306,17 +313,17 @@ class Book:
             for row in connection.execute(query).mappings():
                 self._devices[device_of(row)] = row["id"]
 
-    def _row(self, hold: Hold, known: Mapping[Held, str]) -> Held:
+    def _row(self, hold: Hold, known: Mapping[Columns, str]) -> Columns:
         member = hold.member
         party = self._parties[hold.party.uid][hold.party.queue]
         device = self._devices[hold.device]
         key = party, member.attempt, member.role, member.index, device, hold.started
-        # A pod that was seen once is not forgotten when it is gone.
+        # A pod that was observed once stays recorded when it is gone.
         pod = hold.pod or known.get(key, "")
         return (*key, hold.form, hold.part, hold.milli, hold.cpu, hold.memory, pod)
 
-    def _unwritten(self, connection: sa.Connection, uid: str, rows: list[Held]) -> list[Held]:
-        """Without what is written down for another queue: a Run that was moved is told again."""
+    def _unwritten(self, connection: sa.Connection, uid: str, rows: list[Columns]) -> list[Columns]:
+        """Without rows that are stored for another queue: a Run that moved is written again."""
         numbers = set(self._parties.get(uid, {}).values())
         if len(numbers) < 2 or not rows:
             return rows
@@ -332,20 +339,20 @@ class Book:
 
     def _open_rows(
         self, connection: sa.Connection, uids: Sequence[str]
-    ) -> dict[str, dict[Held, str]]:
-        """By uid, the keys of what these parties hold, each with the pod that was seen."""
-        found: dict[str, dict[Held, str]] = {}
+    ) -> dict[str, dict[Columns, str]]:
+        """By uid, the keys of the open intervals of these parties, each with its pod."""
+        found: dict[str, dict[Columns, str]] = {}
         table = schema.open_interval
         columns = [table.c[name] for name in _KEY]
-        whose = self._numbers(uids)
-        for chunk in _chunks(list(whose)):
+        owners = self._numbers(uids)
+        for chunk in _chunks(list(owners)):
             query = sa.select(table.c.pod, *columns).where(table.c.party.in_(chunk))
             for pod, *key in connection.execute(query):
-                found.setdefault(whose[key[0]], {})[tuple(key)] = pod
+                found.setdefault(owners[key[0]], {})[tuple(key)] = pod
         return found
 
     def _replace_open(
-        self, connection: sa.Connection, uids: Sequence[str], rows: Sequence[Held]
+        self, connection: sa.Connection, uids: Sequence[str], rows: Sequence[Columns]
     ) -> None:
         table = schema.open_interval
         for chunk in _chunks(list(self._numbers(uids))):
@@ -353,11 +360,11 @@ class Book:
         bulk.insert(connection, table, _HELD, rows)
 
     def _numbers(self, uids: Sequence[str]) -> dict[int, str]:
-        """The uids of parties by their numbers."""
+        """The uids of parties by id."""
         return {number: uid for uid in uids for number in self._parties.get(uid, {}).values()}
 
     def _unsettle(self, connection: sa.Connection, moment: int) -> None:
-        """Something about this moment is new: days from it on are added up again."""
+        """New data about this moment: days from it on are summed up again."""
         settled = _mark(connection, SETTLED)
         if settled is not None and moment < settled:
             least = _mark(connection, PRUNED) or 0
@@ -368,7 +375,7 @@ class Book:
 
 
 def select_open() -> sa.Select[Any]:
-    """What is held now, with who and what."""
+    """Open intervals with their parties and devices."""
     return (
         sa.select(schema.open_interval, schema.party, schema.device)
         .join(schema.party, schema.party.c.id == schema.open_interval.c.party)
@@ -392,25 +399,25 @@ def hold_of(row: Row) -> Hold:
     )  # fmt: skip
 
 
-def _pieces(row: Held, hold: Hold, prices: Prices) -> list[Held]:
+def _pieces(row: Columns, hold: Hold, prices: Prices) -> list[Columns]:
     """An ended interval, cut where prices changed, each piece with its rate."""
-    assert hold.ended is not None, "the caller looked"  # noqa: S101
+    assert hold.ended is not None, "the caller checked it"  # noqa: S101
     if hold.ended <= hold.started:
         return [(*row, hold.started, 0, 0)]
     found = []
     at = len(_KEY) - 1
     for start, end in prices.cuts(hold.started, hold.ended):
         rate = prices.rate(hold.device, hold.form, start)
-        owed = sharing.claim(rate, hold.part)
+        owed = cost_allocation.claim(rate, hold.part)
         found.append((*row[:at], start, *row[at + 1 :], end, rate, owed))
     return found
 
 
-def _version(row: Row) -> pricing.Version:
+def _version(row: Row) -> price_list.Version:
     spec = msgspec.json.decode(row["body"], type=pricelist.PriceListSpec)
-    return pricing.Version(
+    return price_list.Version(
         row["uid"], row["name"], spec.currency, row["since"], row["until"],
-        tuple(pricing.entry(each) for each in spec.entries),
+        tuple(price_list.entry(each) for each in spec.entries),
     )  # fmt: skip
 
 
@@ -466,8 +473,8 @@ def _engine(url: str) -> sa.Engine:
 
 
 def _upgrade(connection: sa.Connection) -> None:
-    """Takes the steps that are missing, all or none; Alembic is loaded only if there are any.
-    Whoever opens at the same time waits, and finds them taken."""
+    """Runs missing migrations, all or none; Alembic is loaded only if there are any. A process that
+    opens the database at the same time waits, and finds them done."""
     alone = "SELECT pg_advisory_xact_lock(7239041)"
     connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.dialect.name == "sqlite" else alone)
     if sa.inspect(connection).has_table("alembic_version"):

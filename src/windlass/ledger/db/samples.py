@@ -1,9 +1,9 @@
-"""Looks at the fleet, kept as a series: written once a minute, put together as they get older.
+"""Samples of the fleet as a time series: one per minute, aggregated as they get older.
 
-A sample stands for the seconds since the one before, and amounts are kept times these seconds, so
+A sample covers the seconds since the one before, and amounts are stored times these seconds, so
 samples can be added: minutes become hours after a day, hours become days after two months. So the
-series stays small however long the platform lives. Each step is one transaction; a moment is in
-one row only, whatever dies in between.
+series stays small for any age of the platform. Each step is one transaction, so a moment is in
+exactly one row even after a crash.
 """
 
 from __future__ import annotations
@@ -15,60 +15,60 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from windlass.ledger import looks, schema
-from windlass.ledger.book import Book
-from windlass.ledger.facts import DAY
+from windlass.ledger.db import schema
+from windlass.ledger.db.repository import LedgerRepository
+from windlass.ledger.model import ALL, CPU, DAY, FleetSample
 
 MINUTE, HOUR = 60, 3600
 KEPT = ((MINUTE, DAY, HOUR), (HOUR, 60 * DAY, DAY))
-"""Span of samples in seconds, how long they are kept so, and the span they are put into then."""
+"""Span of samples in seconds, how long they are kept, and the span into which they are merged."""
 _KEYS = {
     schema.queue_sample: ("queue", "resource"),
     schema.fleet_sample: ("team", "device"),
 }
 
 
-def write(book: Book, look: looks.Look, at: int, seconds: int) -> None:
-    """What was seen, standing for so many seconds."""
-    with book.engine.begin() as connection:
-        _add(connection, schema.queue_sample, look.queues, at, seconds)
-        _add(connection, schema.fleet_sample, look.cells, at, seconds)
+def write(repository: LedgerRepository, sample: FleetSample, at: int, seconds: int) -> None:
+    """Stores a sample that covers this many seconds."""
+    with repository.engine.begin() as connection:
+        _add(connection, schema.queue_sample, sample.queues, at, seconds)
+        _add(connection, schema.fleet_sample, sample.cells, at, seconds)
 
 
-def put_together(book: Book, now: int) -> None:
-    """Samples that are old enough become fewer."""
+def compact(repository: LedgerRepository, now: int) -> None:
+    """Merges samples that are old enough."""
     for table, keys in _KEYS.items():
         for span, kept, larger in KEPT:
             cut = (now - kept) // larger * larger
-            with book.engine.begin() as connection:
+            with repository.engine.begin() as connection:
                 _merge(connection, table, keys, (span, larger, cut))
 
 
 def finest(start: int, now: int) -> int:
-    """The shortest stretch, in seconds, of which something is known since then."""
+    """The shortest span, in seconds, of the samples since then."""
     return next((larger for _, kept, larger in reversed(KEPT) if start < now - kept), MINUTE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Averages:
-    """Of the stretches of a time."""
+    """Averages per span of an interval."""
 
     observed: Mapping[int, int]
-    """By stretch, how many seconds of it somebody looked."""
+    """By span, the seconds that samples cover."""
     fleet: Mapping[int, Mapping[tuple[str, str], Mapping[str, float]]]
-    """By stretch, by team and device."""
+    """By span, by team and device."""
     queues: Mapping[int, Mapping[tuple[str, str], Mapping[str, float]]]
-    """By stretch, by queue and resource."""
+    """By span, by queue and resource."""
 
 
 def read(connection: sa.Connection, start: int, end: int, step: int) -> Averages:
-    """By stretches of `step` seconds, which are named by when they begin."""
+    """Averages per span of `step` seconds; the key is the start of the span."""
     fleet = _sums(connection, schema.fleet_sample, start, end, step)
     queues = _sums(connection, schema.queue_sample, start, end, step)
     observed = {
         at: int(amounts["seconds"])
         for (at, team, device), amounts in fleet.items()
-        if (team, device) == (looks.ALL, looks.CPU)
+        if (team, device) == (ALL, CPU)
     }
 
     def averages(sums: Mapping[tuple[int, str, str], Mapping[str, int]]) -> dict[int, Any]:
@@ -131,7 +131,7 @@ def _add(
 
 
 def _adding(connection: sa.Connection, table: sa.Table, fill: Any) -> Any:
-    """An INSERT that adds to what is there for the same time and key."""
+    """An INSERT that adds to an existing row of the same time and key."""
     dialect: Any = sqlite if connection.dialect.name == "sqlite" else postgresql
     made = fill(dialect.insert(table))
     sums = {name: table.c[name] + made.excluded[name] for name in _amounts(table)}

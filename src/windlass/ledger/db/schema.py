@@ -1,18 +1,18 @@
-"""The ledger's tables. SQLite or PostgreSQL; made and changed only by `ledger.migrations`.
+"""The tables of the ledger, for SQLite and PostgreSQL; changed only by `ledger.db.migrations`.
 
-    interval, presence           written once, never changed: what was held, what was there
-    open_interval, open_presence what is held and there now; rows move over when they end
-    party, device                who and what, by number: intervals are many
-    price_list                   every list that ever counted, whole
-    gap                          times of which not everything can be known
-    override                     who let a queue go on although its budget was used up
-    queue_sample, fleet_sample   what queues and teams used, lent and waited for, looked at every
-                                 minute; old ones are put together (`ledger.samples`)
-    charge, daily, hardware      roll-ups of days that are over: made from the above, made again
-                                 when something about such a day becomes known late
-    mark                         single numbers: until when it was observed, until when settled
+    interval, presence           written once, never changed: usage and existence of devices
+    open_interval, open_presence current usage and existence; rows move over when they end
+    party, device                users and hardware, by id: intervals are many
+    price_list                   every list that was ever valid, whole
+    gap                          intervals that were not observed completely
+    override                     the user that let a queue continue beyond its budget
+    queue_sample, fleet_sample   usage, lending and demand of queues and teams, sampled every
+                                 minute; old rows are merged (`ledger.db.samples`)
+    charge, daily, hardware      roll-ups of finished days: derived from the above, again
+                                 when new data about such a day arrives late
+    mark                         single numbers: observed until, settled until
 
-Times are Unix seconds, money nano-units, parts millionths.
+Times are Unix seconds, money is nano (billionths of the currency), parts are millionths.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from sqlalchemy import (
 
 metadata = MetaData()
 VERSION = "0002"
-"""The last step of `ledger.migrations`."""
-# SQLite counts up by itself only in a column of type INTEGER.
+"""The last migration in `ledger.db.migrations`."""
+# SQLite generates ids only in a column of type INTEGER.
 Id = BigInteger().with_variant(Integer, "sqlite")
 
 party = Table(
@@ -61,8 +61,8 @@ device = Table(
 )  # fmt: skip
 
 
-def _held() -> list[Column[object]]:
-    """What an interval says, open or ended."""
+def _interval_columns() -> list[Column[object]]:
+    """The columns of an interval, open or ended."""
     return [
         Column("party", BigInteger, ForeignKey("party.id"), nullable=False),
         Column("device", BigInteger, ForeignKey("device.id"), nullable=False),
@@ -82,7 +82,7 @@ def _held() -> list[Column[object]]:
 interval = Table(
     "interval", metadata,
     Column("id", Id, primary_key=True, autoincrement=True),
-    *_held(),
+    *_interval_columns(),
     Column("ended", BigInteger, nullable=False),
     Column("rate", BigInteger, nullable=False),
     Column("claim", BigInteger, nullable=False),
@@ -92,7 +92,7 @@ interval = Table(
 
 open_interval = Table(
     "open_interval", metadata,
-    *_held(),
+    *_interval_columns(),
     UniqueConstraint("party", "attempt", "role", "member", "device", "started"),
 )  # fmt: skip
 
@@ -147,7 +147,7 @@ override = Table(
 
 
 def _sampled(*amounts: str) -> list[Column[object]]:
-    """Each amount is in thousandths, times the seconds that it stands for: they can be added."""
+    """Each amount is in thousandths, times the seconds that it covers: rows can be added."""
     return [Column(name, BigInteger, nullable=False) for name in ("seconds", *amounts)]
 
 

@@ -1,8 +1,8 @@
-"""From objects to what the ledger writes down. Pure.
+"""Converts API objects to values of the ledger. Pure.
 
-A Run's status says from when to when its members held their room (`status.held`, written by
-`control.holding`) and where (`assignment`, or a copy of it). Other people's pods hold what they ask
-for from when they are bound to when they have ended.
+The status of a Run has the intervals in which its replicas used capacity (`status.held`, written by
+`control.runs.usage_intervals`) and their nodes (`assignment`, or a copy of it). An external pod
+uses what it requests from its binding to its end.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from windlass.control import members, nodefacts
-from windlass.core import facts as corefacts
-from windlass.kinds import kubernetes, quantity, run, times
-from windlass.ledger.facts import MACHINE, WHOLE, Device, Hold, Member, Party
+from windlass.control.convert import node_facts
+from windlass.control.model import members
+from windlass.core.model import types as corefacts
+from windlass.kinds.types import core, run
+from windlass.kinds.values import quantity, times
+from windlass.ledger.model import MACHINE, WHOLE, Device, Hold, Member, Party
 
 CLASS_LABELS = ("windlass.dev/node-class", "node.kubernetes.io/instance-type")
-"""Where a node says of which class it is: the first counts."""
+"""The labels with the class of a node: the first that is set counts."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """What a node is made of."""
+    """The capacity of a node."""
 
     name: str
     cpu: int
@@ -29,21 +31,21 @@ class Node:
     devices: Mapping[str, Device]
     """By name; the machine itself is one of them."""
     device_memory: Mapping[str, int]
-    """By kind, bytes of one device, where the node tells."""
+    """By kind, bytes of one device, if the node reports them."""
 
 
 Nodes = Callable[[str], Node | None]
 
 
-def node(obj: kubernetes.Node) -> Node:
-    told = nodefacts.read_node(obj)
+def node(obj: core.Node) -> Node:
+    reported = node_facts.read_node(obj)
     labels = obj.metadata.labels or {}
     its_class = next((labels[name] for name in CLASS_LABELS if labels.get(name)), "")
     found = {MACHINE: Device(obj.name, MACHINE, MACHINE, "", its_class)}
-    for each in told.devices:
+    for each in reported.devices:
         found[each.id] = Device(obj.name, each.id, each.kind, each.model, its_class)
-    memory = {each.kind: each.memory << 20 for each in told.devices if each.memory}
-    amounts = told.allocatable
+    memory = {each.kind: each.memory << 20 for each in reported.devices if each.memory}
+    amounts = reported.allocatable
     return Node(obj.name, amounts.get("cpu", 0), amounts.get("memory", 0), found, memory)
 
 
@@ -51,18 +53,18 @@ def node(obj: kubernetes.Node) -> Node:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Told:
-    """What a Run says of itself."""
+class RunUsage:
+    """The usage that the status of a Run reports."""
 
     holds: tuple[Hold, ...]
     missing: tuple[tuple[Member, int, int | None], ...] = ()
-    """Members of which nobody tells any more where they were: from when to when they held."""
+    """Replicas without a known node: the start and end of their usage."""
 
 
-def run_told(
+def run_usage(
     owner: run.Run, queue: str, nodes: Nodes, pods: Mapping[Member, str] | None = None
-) -> Told:
-    """What its members held and hold. `pods`: uids of the pods that are there."""
+) -> RunUsage:
+    """The usage of its replicas. `pods`: uids of the pods that exist."""
     party = Party(owner.uid, owner.namespace, owner.spec.user or "", owner.name, queue)
     roles = {role.name: role for role in owner.spec.roles}
     holds: list[Hold] = []
@@ -81,17 +83,17 @@ def run_told(
             uid = (pods or {}).get(member, "")
             base = Hold(party, member, at.devices[MACHINE], since, until, pod=uid)
             holds += _member_holds(base, roles[held.role], place, at)
-    return Told(tuple(holds), tuple(missing))
+    return RunUsage(tuple(holds), tuple(missing))
 
 
-def filled_in(told: Told, known: Iterable[Hold]) -> tuple[list[Hold], list[Member]]:
-    """The same with what the ledger itself had seen of members whose place is not told any more;
-    and the members of which nothing is known."""
+def filled_in(usage: RunUsage, known: Iterable[Hold]) -> tuple[list[Hold], list[Member]]:
+    """Completes the usage with intervals of the ledger for replicas whose node the status no longer
+    has; returns also the replicas of which nothing is known."""
     seen: dict[tuple[Member, int], list[Hold]] = {}
     for hold in known:
         seen.setdefault((hold.member, hold.started), []).append(hold)
-    holds, unknown = list(told.holds), []
-    for member, since, until in told.missing:
+    holds, unknown = list(usage.holds), []
+    for member, since, until in usage.missing:
         found = seen.get((member, since), [])
         holds += [dataclasses.replace(hold, ended=until) for hold in found]
         if not found:
@@ -104,12 +106,12 @@ def has_started(owner: run.Run) -> bool:
 
 
 def is_over(owner: run.Run) -> bool:
-    """Nothing more will come of it, and all that it held has ended."""
+    """The Run is finished, and all of its intervals have ended."""
     return owner.finished and all(each.until for each in owner.status.held or ())
 
 
 def remaining(owner: run.Run) -> list[run.Held]:
-    """What its status must go on telling once the ledger has all of it: the current attempt."""
+    """The intervals that the status keeps once the ledger has all: those of the current attempt."""
     attempt = owner.status.attempt
     return [
         each
@@ -121,10 +123,10 @@ def remaining(owner: run.Run) -> list[run.Held]:
 def _places(owner: run.Run, held: run.Held) -> Sequence[run.Member]:
     if held.members is not None:
         return held.members
-    room = owner.status.assignment
-    if room is None or room.attempt != held.attempt:
+    assignment = owner.status.assignment
+    if assignment is None or assignment.attempt != held.attempt:
         return ()
-    return room.members.get(held.role, [])[held.first : held.first + held.count]
+    return assignment.members.get(held.role, [])[held.first : held.first + held.count]
 
 
 def _until(held: run.Held, since: int, offset: int) -> int | None:
@@ -144,8 +146,8 @@ def _member_holds(base: Hold, role: run.Role, place: run.Member, at: Node) -> li
         plain, milli, *_ = f"{name}:".split(":")
         kind = plain.rpartition("/")[0].rpartition("/")[2]
         device = at.devices.get(plain) or Device(at.name, plain, kind, "", base.device.node_class)
-        asked = requests[number] if number < len(requests) else None
-        found.append(_of_device(base, device, asked, milli, at.device_memory.get(kind, 0)))
+        request = requests[number] if number < len(requests) else None
+        found.append(_of_device(base, device, request, milli, at.device_memory.get(kind, 0)))
     return found
 
 
@@ -157,13 +159,13 @@ def _of_machine(base: Hold, at: Node, cpu: int, memory: int) -> Hold:
 
 
 def _of_device(
-    base: Hold, device: Device, asked: run.Device | None, milli: str, whole_memory: int
+    base: Hold, device: Device, request: run.Device | None, milli: str, whole_memory: int
 ) -> Hold:
-    """A device or a part of it, by the dominant part: compute, or memory where the node tells how
-    much there is."""
+    """A device or a part of it, by the dominant part: compute, or memory if the node reports its
+    size."""
     share = int(milli) if milli.isdecimal() else corefacts.WHOLE
-    memory = quantity.whole(asked.memory) if asked and asked.memory else 0
-    form = "whole" if not milli else "ratio" if asked and asked.share else "share"
+    memory = quantity.whole(request.memory) if request and request.memory else 0
+    form = "whole" if not milli else "ratio" if request and request.share else "share"
     part = max(share * WHOLE // corefacts.WHOLE, _part(memory, whole_memory))
     return dataclasses.replace(
         base, device=device, form=form, part=min(WHOLE, part), milli=share, memory=memory
@@ -174,22 +176,23 @@ def _part(amount: int, of: int) -> int:
     return min(WHOLE, amount * WHOLE // of) if of > 0 else 0
 
 
-# --- other people's pods --------------------------------------------------------------------------
+# --- external pods --------------------------------------------------------------------------------
 
 
-def is_foreign(pod: kubernetes.Pod) -> bool:
+def is_external(pod: core.Pod) -> bool:
     return not members.owner_uid(pod)
 
 
-def holds_room(pod: kubernetes.Pod) -> bool:
+def occupies_capacity(pod: core.Pod) -> bool:
     return bool(pod.spec.node_name) and members.is_active(pod)
 
 
-def pod_holds(pod: kubernetes.Pod, at: Node, taken: Iterable[str], now: int) -> list[Hold]:
-    """What a pod of nobody's Run holds. Its devices have no names here: it is given names of
-    devices that nobody else holds, so that they are counted once."""
+def pod_holds(pod: core.Pod, at: Node, taken: Iterable[str], earliest: int, now: int) -> list[Hold]:
+    """The usage of an external pod, from its start but not before `earliest`. The names of its
+    devices are unknown: it gets names of devices that no other pod uses, so that each is counted
+    once."""
     created = pod.status.start_time or pod.metadata.creation_timestamp
-    started = min(now, unix(created)) if created else now
+    started = min(now, max(earliest, unix(created))) if created else now
     party = Party(pod.uid, pod.namespace, "", "", "")
     base = Hold(party, Member(), at.devices[MACHINE], started, None, pod=pod.uid)
     amounts = members.pod_amounts(pod)
@@ -202,9 +205,9 @@ def pod_holds(pod: kubernetes.Pod, at: Node, taken: Iterable[str], now: int) -> 
     return found
 
 
-def pod_ended(pod: kubernetes.Pod, now: int) -> int:
-    told = members.ended_at(pod)
-    return min(now, unix(told)) if told else now
+def pod_ended(pod: core.Pod, now: int) -> int:
+    ended = members.ended_at(pod)
+    return min(now, unix(ended)) if ended else now
 
 
 def unix(text: str) -> int:

@@ -1,80 +1,51 @@
-"""One look at the fleet: what is there, held, used, lent and waited for right now. Pure.
+"""One sample of the fleet: what exists, is allocated, used, lent and requested now. Pure.
 
 By device model and by team. Amounts are thousandths of devices; `cpu` stands beside `machine` for
-cores, because queues and runs that wait count cores and not machines. What is asked for or lent of
-a kind, whatever the model, counts for the model where the fleet has only one, else for the kind.
+cores, because queues and waiting runs count cores and not machines. Requests and lending of a kind
+without a model count for the model if the fleet has only one, else for the kind.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import fractions
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from windlass.control import members, snapshots
-from windlass.kinds import kubernetes, quantity, queue
-from windlass.kinds.run import Device, Role, Run
-from windlass.ledger import reports
-from windlass.ledger.activity import Measured, Use
-from windlass.ledger.facts import MACHINE, WHOLE, Hold
-from windlass.ledger.reading import Node
+from windlass.control.convert import run_workloads
+from windlass.control.model import members
+from windlass.kinds.types import core, queue
+from windlass.kinds.types.run import Device, Role, Run
+from windlass.kinds.values import quantity
+from windlass.ledger.ingest.extract import Node
+from windlass.ledger.ingest.utilization import Measured, Use
+from windlass.ledger.model import (
+    ALL,
+    CPU,
+    MACHINE,
+    WHOLE,
+    FleetSample,
+    Hold,
+    QueueAmounts,
+    device_name,
+)
 
-CPU = "cpu"
-ALL = ""
-"""Instead of a team: the whole fleet."""
 _NOT_DEVICES = frozenset({"memory", "pods"})
 _UNIT = 1000
 _PART = WHOLE // _UNIT
 
 
-@dataclasses.dataclass(slots=True)
-class Shared:
-    """What a queue holds, by its own status, and what waits in it."""
-
-    used: int = 0
-    borrowed: int = 0
-    lent: int = 0
-    waiting: int = 0
-
-
-@dataclasses.dataclass(slots=True)
-class Amounts(Shared):
-    """The same of a team or the fleet, where `used` is what worked."""
-
-    present: int = 0
-    held: int = 0
-    measured: int = 0
-    """Of what `used` is a part: devices whose activity somebody measures."""
-
-
-@dataclasses.dataclass(slots=True)
-class Look:
-    cells: dict[tuple[str, str], Amounts] = dataclasses.field(default_factory=dict)
-    """By team and device."""
-    queues: dict[tuple[str, str], Shared] = dataclasses.field(default_factory=dict)
-    """By queue and resource."""
-
-    def of(self, team: str, device: str) -> Amounts:
-        return self.cells.setdefault((team, device), Amounts())
-
-    def both(self, team: str, device: str) -> tuple[Amounts, ...]:
-        """The team's, and the fleet's."""
-        return (self.of(team, device), self.of(ALL, device)) if team else (self.of(ALL, device),)
-
-
-def look(
+def sample(
     nodes: Mapping[str, Node],
-    pods: Iterable[kubernetes.Pod],
+    pods: Iterable[core.Pod],
     holds: Iterable[Hold],
     queues: Iterable[queue.Queue],
     runs: Iterable[Run],
     measured: Measured,
-) -> Look:
-    found = Look()
-    found.of(ALL, CPU)  # there always is one: it tells that somebody looked
+) -> FleetSample:
+    found = FleetSample()
+    found.of(ALL, CPU)  # every sample has this cell: it marks the time as observed
     _there(found, nodes, measured)
-    _held(found, nodes, list(holds), measured)
+    _add_allocated(found, nodes, list(holds), measured)
     _worked(found, nodes, pods, measured)
     listed = list(queues)
     names = _only_models(nodes)
@@ -83,10 +54,10 @@ def look(
     return found
 
 
-# --- what is there, and what is done with it ------------------------------------------------------
+# --- presence, allocation and activity ------------------------------------------------------------
 
 
-def _there(found: Look, nodes: Mapping[str, Node], measured: Measured) -> None:
+def _there(found: FleetSample, nodes: Mapping[str, Node], measured: Measured) -> None:
     for node in nodes.values():
         use = measured.nodes.get(node.name)
         cores = found.of(ALL, CPU)
@@ -95,7 +66,7 @@ def _there(found: Look, nodes: Mapping[str, Node], measured: Measured) -> None:
             cores.measured += node.cpu
             cores.used += use.cpu
         for device in node.devices.values():
-            cell = found.of(ALL, reports.device_name(device.kind, device.model))
+            cell = found.of(ALL, device_name(device.kind, device.model))
             cell.present += _UNIT
             active = _activity(node, device.name, use)
             if active is not None:
@@ -104,30 +75,32 @@ def _there(found: Look, nodes: Mapping[str, Node], measured: Measured) -> None:
 
 
 def _activity(node: Node, device: str, use: Use | None) -> int | None:
-    """Thousandths of a device that worked; None: nobody measures it."""
+    """Thousandths of a device that were active; None if it is not measured."""
     if use is None:
         return None
     if device == MACHINE:
         return _dominant(use, node)
-    # Agents count a kind's devices, whatever their resource is called: nvidia.com/gpu/0 is gpu/0.
+    # Agents count the devices of a kind, whatever their resource: nvidia.com/gpu/0 is gpu/0.
     known = node.devices.get(device)
     return use.devices.get(f"{known.kind}/{device.rpartition('/')[2]}") if known else None
 
 
 def _dominant(use: Use, node: Node) -> int:
-    """The larger part of the node's processors and memory, as what is held is counted."""
+    """The larger part of the node's processors and memory, as for allocations."""
     parts = [(use.cpu, node.cpu), (use.memory, node.memory)]
     return max(min(_UNIT, _UNIT * amount // of) if of > 0 else 0 for amount, of in parts)
 
 
-def _held(found: Look, nodes: Mapping[str, Node], holds: list[Hold], measured: Measured) -> None:
+def _add_allocated(
+    found: FleetSample, nodes: Mapping[str, Node], holds: list[Hold], measured: Measured
+) -> None:
     by_device: dict[tuple[str, str], list[Hold]] = {}
     for hold in holds:
         by_device.setdefault((hold.device.node, hold.device.name), []).append(hold)
     taken = Counter((place, found[0].device.kind) for (place, _), found in by_device.items())
     for (place, device), sharers in by_device.items():
         node, use = nodes.get(place), measured.nodes.get(place)
-        name = reports.device_name(sharers[0].device.kind, sharers[0].device.model)
+        name = device_name(sharers[0].device.kind, sharers[0].device.model)
         whole = sum(hold.part for hold in sharers)
         found.of(ALL, name).held += min(WHOLE, whole) // _PART
         active = _activity(node, device, use) if node is not None else None
@@ -138,7 +111,8 @@ def _held(found: Look, nodes: Mapping[str, Node], holds: list[Hold], measured: M
             cell.held += hold.part // _PART
             if active is not None:
                 cell.measured += hold.part // _PART
-                # Drivers tell of devices, not of their sharers; of machines pods tell (`_worked`).
+                # Drivers measure devices, not their sharers; machines are measured by pod
+                # (`_worked`).
                 cell.used += active * hold.part // whole if device != MACHINE and whole else 0
             if device == MACHINE:
                 for cores in found.both(hold.party.team, CPU):
@@ -147,16 +121,16 @@ def _held(found: Look, nodes: Mapping[str, Node], holds: list[Hold], measured: M
 
 
 def _shared_out(use: Use | None, kind: str, holders: int) -> int:
-    """Where nobody knows which device is whose: all that worked on the node, by those who hold."""
-    told = use.devices.items() if use else ()
-    worked = sum(part for name, part in told if name.rpartition("/")[0] == kind)
+    """If the owners of single devices are unknown: the activity of the node, divided equally."""
+    reported = use.devices.items() if use else ()
+    worked = sum(part for name, part in reported if name.rpartition("/")[0] == kind)
     return min(_UNIT, worked // holders)
 
 
 def _worked(
-    found: Look, nodes: Mapping[str, Node], pods: Iterable[kubernetes.Pod], measured: Measured
+    found: FleetSample, nodes: Mapping[str, Node], pods: Iterable[core.Pod], measured: Measured
 ) -> None:
-    """What pods used of machines counts for their teams."""
+    """The usage of machines by pods counts for their teams."""
     for pod in pods:
         use, node = measured.pods.get((pod.namespace, pod.name)), nodes.get(pod.spec.node_name)
         own = use is not None and use.node in ("", pod.spec.node_name)
@@ -165,53 +139,53 @@ def _worked(
             found.of(pod.namespace, MACHINE).used += _dominant(use, node)
 
 
-# --- the sharing tree, and who waits --------------------------------------------------------------
+# --- the quota tree and the demand ----------------------------------------------------------------
 
 
 def _only_models(nodes: Mapping[str, Node]) -> dict[str, str]:
-    """Kind -> the device of that kind, where there is only one model of it."""
+    """Kind -> the device of that kind, if there is only one model of it."""
     models: dict[str, set[str]] = {}
     for node in nodes.values():
         for device in node.devices.values():
-            name = reports.device_name(device.kind, device.model)
+            name = device_name(device.kind, device.model)
             models.setdefault(device.kind, set()).add(name)
     return {kind: next(iter(names)) for kind, names in models.items() if len(names) == 1}
 
 
-def _share(found: Look, queues: list[queue.Queue], names: Mapping[str, str]) -> None:
+def _share(found: FleetSample, queues: list[queue.Queue], names: Mapping[str, str]) -> None:
     teams = _teams(queues)
     below: dict[str, list[queue.Queue]] = {}
     for each in queues:
         below.setdefault(each.spec.parent or "", []).append(each)
     for each in queues:
-        told = {
+        reported = {
             "used": each.status.used, "borrowed": each.status.borrowed, "lent": each.status.lent,
         }  # fmt: skip
-        for word, amounts in told.items():
+        for field, amounts in reported.items():
             for resource, amount in (amounts or {}).items():
                 if resource not in _NOT_DEVICES:
-                    cell = found.queues.setdefault((each.name, resource), Shared())
-                    setattr(cell, word, quantity.milli(amount))
-        for word in ("borrowed", "lent"):
-            _own(found, word, each, below.get(each.name, []), teams.get(each.name, ALL), names)
+                    cell = found.queues.setdefault((each.name, resource), QueueAmounts())
+                    setattr(cell, field, quantity.milli(amount))
+        for field in ("borrowed", "lent"):
+            _own(found, field, each, below.get(each.name, []), teams.get(each.name, ALL), names)
 
 
 def _own(
-    found: Look, word: str, each: queue.Queue, below: list[queue.Queue], team: str,
+    found: FleetSample, field: str, each: queue.Queue, below: list[queue.Queue], team: str,
     names: Mapping[str, str],
 ) -> None:  # fmt: skip
-    """What a queue lends or borrows itself, without what those below it do."""
-    mine = _read(getattr(each.status, word))
+    """What a queue lends or borrows itself, without its children."""
+    mine = _read(getattr(each.status, field))
     for child in below:
-        for resource, amount in _read(getattr(child.status, word)).items():
+        for resource, amount in _read(getattr(child.status, field)).items():
             mine[resource] = mine.get(resource, 0) - amount
     for resource, amount in mine.items():
-        # What is told of a kind includes its models, which are told for themselves.
+        # The amount of a kind includes its models, which have amounts of their own.
         models = [name for name in mine if name.startswith(f"{resource}/")]
         rest = amount - sum(max(0, mine[name]) for name in models)
         if rest > 0:
             for cell in found.both(team, names.get(resource, resource)):
-                setattr(cell, word, getattr(cell, word) + rest)
+                setattr(cell, field, getattr(cell, field) + rest)
 
 
 def _read(amounts: Mapping[str, str] | None) -> dict[str, int]:
@@ -223,38 +197,38 @@ def _read(amounts: Mapping[str, str] | None) -> dict[str, int]:
 
 
 def _teams(queues: list[queue.Queue]) -> dict[str, str]:
-    """Queue -> the one team that it is for."""
+    """Queue -> its only team."""
     owned: dict[str, list[str]] = {}
-    for namespace, name in snapshots.homes(queues).items():
+    for namespace, name in run_workloads.homes(queues).items():
         owned.setdefault(name, []).append(namespace)
     return {name: teams[0] for name, teams in owned.items() if len(teams) == 1}
 
 
 def _wait(
-    found: Look, queues: list[queue.Queue], runs: Iterable[Run], names: Mapping[str, str],
+    found: FleetSample, queues: list[queue.Queue], runs: Iterable[Run], names: Mapping[str, str],
     nodes: Mapping[str, Node],
 ) -> None:  # fmt: skip
-    owners = snapshots.homes(queues)
+    owners = run_workloads.homes(queues)
     memory: dict[str, int] = {}
     for node in nodes.values():
         for kind, amount in node.device_memory.items():
             memory[kind] = min(amount, memory.get(kind, amount))
     for owner in runs:
-        if not snapshots.waits(owner) or owner.spec.suspend:
+        if not run_workloads.waits(owner) or owner.spec.suspend:
             continue
-        home = snapshots.queue_of(owner, owners)
+        home = run_workloads.queue_of(owner, owners)
         for role in owner.spec.roles:
-            for resource, device, amount in _asked(role, names, memory):
+            for resource, device, amount in _requests(role, names, memory):
                 for cell in found.both(owner.namespace, device):
                     cell.waiting += amount * role.replicas
-                shared = found.queues.setdefault((home, resource), Shared())
+                shared = found.queues.setdefault((home, resource), QueueAmounts())
                 shared.waiting += amount * role.replicas
 
 
-def _asked(
+def _requests(
     role: Role, names: Mapping[str, str], memory: Mapping[str, int]
 ) -> Iterable[tuple[str, str, int]]:
-    """What a member asks for: as queues name it, as the fleet does, and how much."""
+    """The requests of a replica: the name in queues, the name in the fleet, the amount."""
     yield CPU, CPU, members.needs(role)["cpu"]
     for device in role.devices or ():
         kind = device.kind
@@ -264,8 +238,7 @@ def _asked(
 
 
 def _part_of(device: Device, memory: int) -> int:
-    """Thousandths; of a share the larger of its parts, as far as the fleet tells how large its
-    devices are."""
+    """Thousandths; for a share the larger of its parts, if the memory size of devices is known."""
     if device.share:
         return -(-_UNIT * fractions.Fraction(device.share) // 1)
     by_memory = 0

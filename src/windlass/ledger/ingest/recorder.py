@@ -1,14 +1,15 @@
-"""Keeps the ledger: watches Runs, pods, nodes and price lists, and writes down what they held.
+"""Records usage: watches Runs, pods, nodes and price lists, and writes intervals to the ledger.
 
 Runs inside a leader's term, beside the other controllers. Handlers only note what changed; a batch
-of changes is one transaction, in a thread. A Run is let go (its finalizer) when the transaction
-with its last intervals has been committed, and forgets earlier attempts the same way, so whatever
-dies in between is simply done again: what is written twice is written once.
+of changes is one transaction, in a thread. The finalizer of a Run is removed when the transaction
+with its last intervals is committed, and its status drops earlier attempts the same way. So a crash
+in between only repeats work: writes are idempotent.
 
-What nobody keeps for us (nodes, other people's pods) is bounded by what was last seen before the
-ledger was away and what is there when it comes back; the time between is noted as a gap.
+The past of nodes and external pods is not stored in the cluster. It is bounded by the last
+observation before a downtime of the ledger and the first one after it; the time between is recorded
+as a gap.
 
-A database that cannot be reached stops nobody: Runs go on, and are kept until it is back.
+Without the database Runs continue, and their finalizers keep them until it is back.
 """
 
 from __future__ import annotations
@@ -16,20 +17,27 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 import msgspec
 import sqlalchemy as sa
 
-from windlass.control import holding, leader, members, metrics, snapshots
-from windlass.control.views import Views
-from windlass.kinds import kubernetes, meta, times
-from windlass.kinds.run import Run
-from windlass.ledger import accounting, reading
-from windlass.ledger.book import BEGUN, OBSERVED, Book
-from windlass.ledger.facts import Gap, Hold, Member
-from windlass.store import client, errors
+from windlass.control.convert import run_workloads
+from windlass.control.model import members
+from windlass.control.runs import usage_intervals
+from windlass.control.runtime import leader_election, work_report
+from windlass.control.runtime.informers import InformerFactory
+from windlass.kinds.types import core, meta
+from windlass.kinds.types.run import Run
+from windlass.kinds.values import times
+from windlass.ledger.accounting import rollups
+from windlass.ledger.db.repository import BEGUN, OBSERVED, LedgerRepository
+from windlass.ledger.ingest import extract
+from windlass.ledger.model import MACHINE, Gap, Hold, Member
+from windlass.store import errors, interface
+from windlass.telemetry import prometheus
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +45,9 @@ NAME = "ledger"
 SETTLE = 0.1
 """Seconds that changes are collected for one transaction."""
 TICK = 20.0
-"""Seconds after which it looks around even if nothing changed."""
+"""Seconds after which it resynchronizes even if nothing changed."""
 LATE = 600
-"""Seconds after midnight before the day is added up."""
+"""Seconds after midnight before the day is summed up."""
 KEEP_INTERVALS = 400 * 86400
 KEEP_CHARGES = 800 * 86400
 _MOST = 500
@@ -49,37 +57,39 @@ T = TypeVar("T")
 Key = tuple[str, str]
 
 
-class Keeper:
+class UsageRecorder:
     """One per leader's term."""
 
     name = NAME
 
     def __init__(
         self,
-        store: client.Store,
-        views: Views,
-        book: Book,
-        registry: metrics.Registry,
+        store: interface.Store,
+        views: InformerFactory,
+        repository: LedgerRepository,
+        registry: prometheus.Registry,
         *,
+        meter: work_report.WorkMeter | None = None,
         now: Callable[[], datetime.datetime] = times.now,
     ) -> None:
         self._store = store
+        self._meter = meter or work_report.WorkMeter()
         self._views = views
-        self._book = book
+        self._repository = repository
         self._now = now
         self._prices = views.prices
         self._runs: dict[Key, None] = {}
-        """Runs to look at, in order."""
+        """Runs to process, in order."""
         self._pods: dict[Key, None] = {}
         self._nodes_changed = True
         self._prices_changed = True
         self._due = asyncio.Event()
-        self._known_nodes: dict[str, reading.Node] = {}
+        self._known_nodes: dict[str, extract.Node] = {}
         self._written = registry.counter(
             "windlass_ledger_intervals_total", "Intervals that were written down."
         )
         self._behind = registry.gauge(
-            "windlass_ledger_behind", "Objects whose changes are not written down yet."
+            "windlass_ledger_behind", "Objects whose changes are not written yet."
         )
         self._failing = registry.gauge(
             "windlass_ledger_failing", "1 while the ledger's database cannot be written."
@@ -88,17 +98,21 @@ class Keeper:
     # --- running
 
     async def run(self) -> None:
-        """Until cancelled, or until another leads."""
+        """Runs until cancelled, or until another process leads."""
         self._connect()
         await self._retried(self._begin)
         while True:
             self._due.clear()
+            self._meter.begin()
+            started = time.perf_counter()
             await self._retried(self.step)
+            self._meter.finished(time.perf_counter() - started)
+            self._meter.end()
             if not (self._runs or self._pods):
                 await self._wait()
 
     async def step(self) -> None:
-        """Writes down all that has changed."""
+        """Writes all that has changed."""
         if self._prices_changed:
             self._prices_changed = False
             await self._undone(self._list_prices, "_prices_changed")
@@ -108,39 +122,40 @@ class Keeper:
         while self._runs:
             await self._write_runs()
         await self._write_pods()
-        await self._thread(self._look_around)
+        await self._thread(self._resync)
         self._show()
 
     async def _begin(self) -> None:
-        """What became of things while nobody looked."""
+        """Accounts for the time in which the ledger was not running."""
         now = self._unix()
-        observed = await self._thread(lambda: self._book.get_mark(OBSERVED))
+        observed = await self._thread(lambda: self._repository.get_mark(OBSERVED))
         if observed is None:
-            await self._thread(lambda: self._book.set_mark(BEGUN, now))
+            await self._thread(lambda: self._repository.set_mark(BEGUN, now))
         elif now - observed > 2 * TICK:
             gap = Gap("observation", NAME, "", observed, now, "the ledger was not running")
-            await self._thread(lambda: self._book.note_gap(gap))
+            await self._thread(lambda: self._repository.note_gap(gap))
         await self._list_prices()
         await self._observe(observed)
         self._nodes_changed = self._prices_changed = False
         await self._find_vanished(observed if observed is not None else now)
         self._runs = {_key(each): None for each in self._views.runs}
-        self._pods = {_key(each): None for each in self._views.pods if reading.is_foreign(each)}
+        self._pods = {_key(each): None for each in self._views.pods if extract.is_external(each)}
 
     async def _retried(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Until it has worked. What a batch could not write it looks at again."""
-        told = ""
+        """Retries until it succeeds. What a batch could not write is processed again."""
+        last_reason = ""
         while True:
             try:
                 await work()
-            except leader.LeadershipLostError:
+            except leader_election.LeadershipLostError:
                 raise
             except (sa.exc.SQLAlchemyError, errors.ApiError) as problem:
-                words = " ".join(str(problem).split())[:300]
-                if words != told:
-                    log.warning("what is held cannot be written down now, tried again: %s", words)
-                told = words
+                reason = " ".join(str(problem).split())[:300]
+                if reason != last_reason:
+                    log.warning("usage cannot be written, trying again: %s", reason)
+                last_reason = reason
                 self._failing.set(to=1)
+                self._meter.failed()
                 await asyncio.sleep(_PAUSE)
             else:
                 self._failing.set(to=0)
@@ -171,7 +186,7 @@ class Keeper:
 
     async def _write_runs(self) -> None:
         keys = list(self._runs)[:_MOST]
-        for key in keys:  # whatever changes from here on is looked at again
+        for key in keys:  # a change from here on is processed again
             del self._runs[key]
         try:
             await self._write_these(keys)
@@ -181,64 +196,66 @@ class Keeper:
 
     async def _write_these(self, keys: list[Key]) -> None:
         found = [each for key in keys if (each := self._views.runs.get(key[1], key[0]))]
-        started = [each for each in found if reading.has_started(each)]
-        done = await self._thread(lambda: self._book.closed([each.uid for each in started]))
-        told = {each.uid: self._told(each) for each in started if each.uid not in done}
-        over = [each.uid for each in started if each.uid in told and reading.is_over(each)]
+        started = [each for each in found if extract.has_started(each)]
+        done = await self._thread(lambda: self._repository.closed([each.uid for each in started]))
+        usages = {each.uid: self._usage_of(each) for each in started if each.uid not in done}
+        over = [each.uid for each in started if each.uid in usages and extract.is_over(each)]
         now = self._unix()
-        new = await self._thread(lambda: self._put(told, over, now))
+        new = await self._thread(lambda: self._put(usages, over, now))
         self._written.add(by=new)
         for each in found:
-            await self._let_go(each)
+            await self._release_finalizer(each)
 
-    def _told(self, owner: Run) -> reading.Told:
-        name = snapshots.queue_of(owner, snapshots.homes(self._views.queues))
+    def _usage_of(self, owner: Run) -> extract.RunUsage:
+        name = run_workloads.queue_of(owner, run_workloads.homes(self._views.queues))
         pods: dict[Member, str] = {}
         for pod in self._views.pods_of(owner.uid):
             key = members.key_of(pod)
             if key is not None:
                 pods[Member(key.attempt, key.role, key.index)] = pod.uid
-        return reading.run_told(owner, name, self._known_nodes.get, pods)
+        return extract.run_usage(owner, name, self._known_nodes.get, pods)
 
-    def _put(self, told: dict[str, reading.Told], over: list[str], now: int) -> int:
+    def _put(self, usages: dict[str, extract.RunUsage], over: list[str], now: int) -> int:
         known: dict[str, list[Hold]] = {}
-        for hold in self._book.open_holds([uid for uid, each in told.items() if each.missing]):
+        for hold in self._repository.open_holds(
+            [uid for uid, each in usages.items() if each.missing]
+        ):
             known.setdefault(hold.party.uid, []).append(hold)
         holds: dict[str, list[Hold]] = {}
-        for uid, each in told.items():
-            holds[uid], unknown = reading.filled_in(each, known.get(uid, ()))
+        for uid, each in usages.items():
+            holds[uid], unknown = extract.filled_in(each, known.get(uid, ()))
             self._note_unknown(uid, each, unknown)
-        new = self._book.write(holds, now)
-        self._book.settle_parties(over)
+        new = self._repository.write(holds, now)
+        self._repository.settle_parties(over)
         return new
 
-    def _note_unknown(self, uid: str, told: reading.Told, unknown: list[Member]) -> None:
-        lost = [(m, a, b) for m, a, b in told.missing if m in unknown and b is not None]
+    def _note_unknown(self, uid: str, usage: extract.RunUsage, unknown: list[Member]) -> None:
+        lost = [(m, a, b) for m, a, b in usage.missing if m in unknown and b is not None]
         for member, started, ended in lost:
             subject = f"{uid}/{member.attempt}/{member.role}/{member.index}"
-            words = "nobody knows any more where this member ran"
-            self._book.note_gap(Gap("run", subject, "", started, ended or started, words))
+            reason = "the node of this replica is unknown"
+            self._repository.note_gap(Gap("run", subject, "", started, ended or started, reason))
 
-    async def _let_go(self, owner: Run) -> None:
-        """What the ledger has, the Run need not keep."""
+    async def _release_finalizer(self, owner: Run) -> None:
+        """Removes what the Run need not keep once the ledger has it."""
         try:
-            if owner.metadata.deletion_timestamp and reading.is_over(owner):
+            if owner.metadata.deletion_timestamp and extract.is_over(owner):
                 await self._release(owner)
             elif not owner.finished:
                 await self._forget(owner)
         except (errors.Conflict, errors.NotFound):
-            return  # it has changed: it comes again
+            return  # it has changed: another event follows
 
     async def _release(self, owner: Run) -> None:
-        if holding.holds_ledger(owner):
+        if usage_intervals.holds_ledger(owner):
             version = {"resourceVersion": owner.metadata.resource_version}
-            left = {"finalizers": holding.without_ledger(owner)}
+            left = {"finalizers": usage_intervals.without_ledger(owner)}
             await self._store.patch(
                 Run, owner.name, owner.namespace, patch={"metadata": {**version, **left}}
             )
 
     async def _forget(self, owner: Run) -> None:
-        left = reading.remaining(owner)
+        left = extract.remaining(owner)
         if len(left) == len(owner.status.held or ()):
             return
         version = {"resourceVersion": owner.metadata.resource_version}
@@ -247,7 +264,7 @@ class Keeper:
             patch={"metadata": version, "status": {"held": msgspec.to_builtins(left) or None}},
         )  # fmt: skip
 
-    # --- other people's pods
+    # --- external pods
 
     async def _write_pods(self) -> None:
         keys, self._pods = list(self._pods), {}
@@ -260,55 +277,65 @@ class Keeper:
             raise
 
     async def _write_these_pods(self, keys: list[Key]) -> None:
-        held = {hold.party.uid: hold for hold in await self._thread(self._book.open_holds)}
+        by_uid = {hold.party.uid: hold for hold in await self._thread(self._repository.open_holds)}
         now = self._unix()
         ends: dict[str, int] = {}
-        fresh: list[kubernetes.Pod] = []
+        fresh: list[core.Pod] = []
         for key in keys:
             pod = self._views.pods.get(key[1], key[0])
-            if pod is None or not reading.is_foreign(pod):
+            if pod is None or not extract.is_external(pod):
                 continue
-            if reading.holds_room(pod) and pod.uid not in held:
+            if extract.occupies_capacity(pod) and pod.uid not in by_uid:
                 fresh.append(pod)
-            elif pod.uid in held and not reading.holds_room(pod):
-                ends[pod.uid] = reading.pod_ended(pod, now)
-        ends |= dict.fromkeys(self._gone_pods(held), now)
+            elif pod.uid in by_uid and not extract.occupies_capacity(pod):
+                ends[pod.uid] = extract.pod_ended(pod, now)
+        ends |= dict.fromkeys(self._gone_pods(by_uid), now)
         await self._thread(lambda: self._put_pods(fresh, ends, now))
 
-    def _gone_pods(self, held: dict[str, Hold]) -> Iterable[str]:
-        """Of what is held by pods that are nobody's, those that are gone."""
+    def _gone_pods(self, by_uid: dict[str, Hold]) -> Iterable[str]:
+        """External pods with open intervals that are gone."""
         there = {pod.uid for pod in self._views.pods}
-        return [uid for uid, hold in held.items() if not hold.party.run and uid not in there]
+        return [uid for uid, hold in by_uid.items() if not hold.party.run and uid not in there]
 
-    def _put_pods(self, fresh: list[kubernetes.Pod], ends: dict[str, int], now: int) -> None:
+    def _put_pods(self, fresh: list[core.Pod], ends: dict[str, int], now: int) -> None:
         if ends:
-            self._book.close_open(ends, now)
-        taken = {(hold.device.node, hold.device.name) for hold in self._book.open_holds()}
+            self._repository.close_open(ends, now)
+        if not fresh:
+            return
+        taken = {(hold.device.node, hold.device.name) for hold in self._repository.open_holds()}
+        began = self._repository.get_mark(BEGUN) or 0
+        present = {
+            each.device.node: each.started
+            for each in self._repository.present()
+            if each.device.name == MACHINE
+        }
         for pod in fresh:
             at = self._known_nodes.get(pod.spec.node_name)
             if at is None:
                 continue
             names = [name for node, name in taken if node == at.name]
-            holds = reading.pod_holds(pod, at, names, now)
+            # The ledger has no hardware of the time before: usage would exceed it.
+            earliest = max(began, present.get(at.name, now))
+            holds = extract.pod_holds(pod, at, names, earliest, now)
             taken |= {(at.name, hold.device.name) for hold in holds}
-            self._book.write({pod.uid: holds}, now)
+            self._repository.write({pod.uid: holds}, now)
 
     async def _find_vanished(self, observed: int) -> None:
-        """Pods that went while nobody looked held their room at least until they were last seen."""
-        held = {hold.party.uid: hold for hold in await self._thread(self._book.open_holds)}
+        """Pods that ended during a downtime count at least until they were last seen."""
+        by_uid = {hold.party.uid: hold for hold in await self._thread(self._repository.open_holds)}
         now = self._unix()
-        gone = dict.fromkeys(self._gone_pods(held), observed)
+        gone = dict.fromkeys(self._gone_pods(by_uid), observed)
         runs = {each.uid for each in self._views.runs}
-        lost = [uid for uid, hold in held.items() if hold.party.run and uid not in runs]
+        lost = [uid for uid, hold in by_uid.items() if hold.party.run and uid not in runs]
         gone |= dict.fromkeys(lost, observed)
 
         def work() -> None:
-            self._book.close_open(gone, now)
+            self._repository.close_open(gone, now)
             for uid in gone:
-                party = held[uid].party
-                words = "it was gone when the ledger looked again; it counts until it was last seen"
+                party = by_uid[uid].party
+                reason = "deleted while the ledger was not running; counted until last seen"
                 what = "run" if party.run else "pod"
-                self._book.note_gap(Gap(what, uid, party.team, observed, now, words))
+                self._repository.note_gap(Gap(what, uid, party.team, observed, now, reason))
 
         if gone:
             await self._thread(work)
@@ -316,47 +343,51 @@ class Keeper:
     # --- nodes and prices
 
     async def _observe(self, last_seen: int | None = None) -> None:
-        self._known_nodes = {each.name: reading.node(each) for each in self._views.nodes}
+        self._known_nodes = {each.name: extract.node(each) for each in self._views.nodes}
         devices = [device for at in self._known_nodes.values() for device in at.devices.values()]
-        now, came = self._unix(), self._came()
+        now, joined_at = self._unix(), self._joined_at()
 
         def work() -> None:
             seen: dict[str, int] = {}
             if last_seen is not None:
-                gone = {each.device.node for each in self._book.present()} - set(self._known_nodes)
+                gone = {each.device.node for each in self._repository.present()} - set(
+                    self._known_nodes
+                )
                 for name in gone:
                     seen[name] = last_seen
-                    words = "it was gone when the ledger looked again"
-                    self._book.note_gap(Gap("node", name, "", last_seen, now, words))
-            self._book.observe(devices, now, seen, came(self._book.get_mark(OBSERVED)))
+                    reason = "deleted while the ledger was not running"
+                    self._repository.note_gap(Gap("node", name, "", last_seen, now, reason))
+            self._repository.observe(
+                devices, now, seen, joined_at(self._repository.get_mark(OBSERVED))
+            )
 
         await self._thread(work)
 
-    def _came(self) -> Callable[[int | None], dict[str, int]]:
-        """By node, since when one that is new has been there: since it was made, but not since
-        before the last look, or, if there was none, before any Run held anything."""
+    def _joined_at(self) -> Callable[[int | None], dict[str, int]]:
+        """By node, the start of a new node: its creation, but not before the last observation, or,
+        if there was none, before the first usage of any Run."""
         starts = [each.since for owner in self._views.runs for each in owner.status.held or ()]
-        earliest = min((reading.unix(each) for each in starts), default=self._unix())
+        earliest = min((extract.unix(each) for each in starts), default=self._unix())
         listed = [(each.name, each.metadata.creation_timestamp) for each in self._views.nodes]
-        made = {name: reading.unix(at) for name, at in listed if at}
+        made = {name: extract.unix(at) for name, at in listed if at}
 
-        def came(looked: int | None) -> dict[str, int]:
-            first = earliest if looked is None else looked
+        def joined_at(observed: int | None) -> dict[str, int]:
+            first = earliest if observed is None else observed
             return {name: max(first, at) for name, at in made.items()}
 
-        return came
+        return joined_at
 
     async def _list_prices(self) -> None:
         listed, now = list(self._prices), self._unix()
-        await self._thread(lambda: self._book.list_prices(listed, now))
+        await self._thread(lambda: self._repository.list_prices(listed, now))
 
-    def _look_around(self) -> None:
+    def _resync(self) -> None:
         now = self._unix()
-        self._book.set_mark(OBSERVED, now)
-        if accounting.settle(self._book, now - LATE):
-            accounting.prune(self._book, now - KEEP_INTERVALS, now - KEEP_CHARGES)
+        self._repository.set_mark(OBSERVED, now)
+        if rollups.settle(self._repository, now - LATE):
+            rollups.prune(self._repository, now - KEEP_INTERVALS, now - KEEP_CHARGES)
 
-    # --- what wakes it
+    # --- handlers
 
     def _connect(self) -> None:
         self._views.runs.add_handler(lambda _, before, after: self._run_changed(after or before))
@@ -365,18 +396,18 @@ class Keeper:
         self._prices.add_handler(lambda *_: self._price_changed())
 
     def _run_changed(self, changed: Run | None) -> None:
-        if changed is not None and (reading.has_started(changed) or _is_ending(changed)):
+        if changed is not None and (extract.has_started(changed) or _is_ending(changed)):
             self._runs[_key(changed)] = None
             self._wake()
 
-    def _pod_changed(self, changed: kubernetes.Pod | None) -> None:
-        if changed is not None and reading.is_foreign(changed):
+    def _pod_changed(self, changed: core.Pod | None) -> None:
+        if changed is not None and extract.is_external(changed):
             self._pods[_key(changed)] = None
             self._wake()
 
-    def _node_changed(self, before: kubernetes.Node | None, after: kubernetes.Node | None) -> None:
-        told = [reading.node(each) if each else None for each in (before, after)]
-        if told[0] != told[1]:
+    def _node_changed(self, before: core.Node | None, after: core.Node | None) -> None:
+        converted = [extract.node(each) if each else None for each in (before, after)]
+        if converted[0] != converted[1]:
             self._nodes_changed = True
             self._wake()
 
@@ -385,6 +416,7 @@ class Keeper:
         self._wake()
 
     def _wake(self) -> None:
+        self._meter.changed()
         self._due.set()
         self._show()
 
@@ -393,7 +425,7 @@ class Keeper:
 
 
 def _is_ending(changed: Run) -> bool:
-    return bool(changed.metadata.deletion_timestamp) and holding.holds_ledger(changed)
+    return bool(changed.metadata.deletion_timestamp) and usage_intervals.holds_ledger(changed)
 
 
 def _key(obj: meta.Object) -> Key:

@@ -1,8 +1,8 @@
-"""What nodes and pods really used, as the cluster's resource metrics tell it. Pure.
+"""The measured usage of nodes and pods, from the resource metrics of the cluster. Pure.
 
-Everybody tells it in the words of `metrics.k8s.io`: the server from what our agents measure, and a
-cluster's metrics-server of nodes without one. Agents add what a device's driver says of its
-activity to the node's usage. Whatever nobody measures is absent here, and never a zero.
+All sources use the format of `metrics.k8s.io`: the server with the measurements of agents, and the
+cluster's metrics-server for nodes without an agent. Agents add the activity of devices, as drivers
+report it, to the usage of the node. What is not measured is absent here, and never zero.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from windlass.agent import rates
-from windlass.kinds import quantity
+from windlass.kinds.values import quantity
+from windlass.telemetry import usage_rates
 
 PATH = "/apis/metrics.k8s.io/v1beta1"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Use:
-    """Of a node, or of a pod."""
+    """The usage of a node or of a pod."""
 
     cpu: int
     """Thousandths of cores."""
     memory: int
     """Bytes."""
     devices: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """By the name of a node's device, thousandths of the time that it worked."""
+    """By device name, thousandths of the time in which it was active."""
     node: str = ""
-    """Of a pod: whose agent says so, if one does."""
+    """For a pod: the node whose agent measured it, if one did."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class Measured:
     pods: Mapping[tuple[str, str], Use] = dataclasses.field(default_factory=dict)
     """By namespace and name."""
     nodes_choose: bool = False
-    """Whether nodes choose which of their devices a pod gets: then a device's name says nothing of
-    who held it."""
+    """Whether nodes choose the devices of a pod: then the name of a device does not identify the
+    pod."""
 
 
 Meter = Callable[[], Awaitable[Measured]]
-"""What is used now; nothing where nobody measures."""
+"""The usage now; empty without measurements."""
 NOTHING = Measured()
 
 
@@ -58,15 +58,15 @@ def read(nodes: Mapping[str, Any], pods: Mapping[str, Any]) -> Measured:
     return Measured(by_node, by_pod)
 
 
-def use(told: Iterable[Mapping[str, str]], node: str = "") -> Use:
-    """Of all its containers. ValueError if an amount cannot be read."""
-    told = list(told)
+def use(usages: Iterable[Mapping[str, str]], node: str = "") -> Use:
+    """The sum of all containers. Raises ValueError if an amount cannot be parsed."""
+    usages = list(usages)
     devices = {
-        "/".join(name.removeprefix(rates.DEVICE).rsplit("-", 1)): quantity.milli(amount)
-        for each in told
+        "/".join(name.removeprefix(usage_rates.DEVICE).rsplit("-", 1)): quantity.milli(amount)
+        for each in usages
         for name, amount in each.items()
-        if name.startswith(rates.DEVICE)
+        if name.startswith(usage_rates.DEVICE)
     }
-    cpu = sum(quantity.milli(each.get("cpu", "0")) for each in told)
-    memory = sum(quantity.whole(each.get("memory", "0")) for each in told)
+    cpu = sum(quantity.milli(each.get("cpu", "0")) for each in usages)
+    memory = sum(quantity.whole(each.get("memory", "0")) for each in usages)
     return Use(cpu, memory, devices, node)

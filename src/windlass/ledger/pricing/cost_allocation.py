@@ -1,11 +1,11 @@
-"""Who pays how much of a device: the one place where money is divided. Pure.
+"""Divides the price of a device among its users: the only place where money is divided. Pure.
 
 At every second a device costs its wall price. Each holder owes its claim: the rate of its form
-times its dominant part. As long as the claims together are no more than the wall price, each pays
-its claim and the rest is idle. Where they are more (one holds most of the memory, another most of
-the compute) they are scaled down to the wall price, the last nano-units by largest remainder. So
-at every second the sum of what holders pay and what is idle is the wall price, exactly; and because
-all of it is integers by the second, over any time too, however it is cut.
+times its dominant part. While the sum of the claims is within the wall price, each pays its claim
+and the rest is idle. Where it exceeds the wall price (one uses most of the memory, another most of
+the compute), claims are scaled down to it, the last nanos by largest remainder. So at every second
+the payments and the idle cost add up to the wall price, exactly; and because all amounts are
+integers per second, they add up over any interval, too.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import dataclasses
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from windlass.ledger.facts import WHOLE
+from windlass.ledger.model import WHOLE
 
 K = TypeVar("K", bound=Hashable)
 
 
 def claim(rate: int, part: int) -> int:
-    """What a holder of a part of a device owes in a second."""
+    """The cost per second of a part of a device."""
     return rate * part // WHOLE
 
 
 def split(wall: int, claims: Sequence[int]) -> list[int]:
-    """What each pays of a device's price in a second: never more in all than the price."""
+    """The payments of all claims per second: their sum never exceeds the price."""
     total = sum(claims)
     if total <= wall:
         return list(claims)
@@ -38,7 +38,7 @@ def split(wall: int, claims: Sequence[int]) -> list[int]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Span(Generic[K]):
-    """From when to when somebody holds a part of a device."""
+    """The interval in which a party uses a part of a device."""
 
     key: K
     started: int
@@ -46,34 +46,34 @@ class Span(Generic[K]):
     claim: int
     part: int
     order: tuple[Any, ...] = ()
-    """Where what is left after dividing goes first to whoever is first: the same for the same
-    holders however time is cut and whoever asks."""
+    """The order in which the remainder of a division is distributed: equal for the same holders,
+    whatever the interval of the query."""
 
 
 @dataclasses.dataclass(slots=True)
 class Share:
-    """What one holder had of one device over a time."""
+    """The usage of one device by one holder over an interval."""
 
     held: int = 0
-    """Millionths of the device times seconds, as asked for."""
+    """Millionths of the device times seconds, as requested."""
     cost: int = 0
 
 
 @dataclasses.dataclass(slots=True)
 class Bill(Generic[K]):
-    """One device over a time."""
+    """One device over an interval."""
 
     shares: dict[K, Share] = dataclasses.field(default_factory=dict)
     wall: int = 0
-    """What the hardware cost."""
+    """The cost of the hardware."""
     idle: int = 0
-    """What nobody paid for."""
+    """The part of the cost that no holder paid."""
     present: int = 0
-    """Seconds that it was there."""
+    """Seconds in which the device existed."""
     free: int = 0
-    """Millionths times seconds that nobody held."""
+    """Unused millionths times seconds."""
     homeless: int = 0
-    """Millionths times seconds that were held while it was not there: cost nothing."""
+    """Millionths times seconds of usage while the device was absent: not charged."""
 
 
 def bill(
@@ -82,9 +82,11 @@ def bill(
     """Divides the price of one device between `start` and `end`. `presence`: (from, to, rate), not
     overlapping.
 
-    Where claims fit, everybody pays his own, whoever else is there: these seconds are counted for
+    Where claims fit, each holder pays its own, independent of the others: these seconds are counted
+    for
     all at once (`fitting`), and a holder's cost is the difference between two counts. Only where
-    they do not fit are holders looked at one by one.
+    they
+    do not fit are holders processed one by one.
     """
     made: Bill[K] = Bill()
     clipped = [(max(a, start), min(b, end), rate) for a, b, rate in presence]
@@ -116,12 +118,12 @@ def _sweep(
     claims = parts = fitting = 0
     for position, moment in enumerate(moments):
         wall = rates.get(moment, wall)
-        begun, done = marks.get(moment, ((), ()))
+        starting, done = marks.get(moment, ((), ()))
         for span in done:
             del active[id(span)]
             claims, parts = claims - span.claim, parts - span.part
             made.shares[span.key].cost += span.claim * (fitting - entered.pop(id(span)))
-        for span in begun:
+        for span in starting:
             active[id(span)] = span
             entered[id(span)] = fitting
             claims, parts = claims + span.claim, parts + span.part
@@ -143,7 +145,7 @@ def _segment(
     parts: int,
     seconds: int,
 ) -> int:
-    """One stretch in which nothing changes; how many of its seconds everybody pays his claim."""
+    """One span without changes; returns the seconds in which each holder pays its full claim."""
     if wall is None:
         made.homeless += parts * seconds
         return 0

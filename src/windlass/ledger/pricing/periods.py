@@ -11,12 +11,12 @@ _MONTH = re.compile(r"([0-9]{4})-(0[1-9]|1[0-2])\Z")
 
 
 class PeriodError(ValueError):
-    """The words name no period; the message says what would."""
+    """The text names no period; the message lists the valid forms."""
 
 
 def period(at: int, per: str, zone: str = "UTC") -> tuple[int, int | None]:
-    """The first second of the period that a moment lies in, and that of the next one; a day has
-    23 or 25 hours when clocks change. `total` has begun with time and never ends."""
+    """The first second of the period with this moment, and that of the next one; a day has 23 or 25
+    hours when clocks change. `total` has no beginning and no end."""
     if per == "total":
         return 0, None
     place = zoneinfo.ZoneInfo(zone)
@@ -26,7 +26,7 @@ def period(at: int, per: str, zone: str = "UTC") -> tuple[int, int | None]:
 
 
 def month(text: str, zone: str = "UTC") -> tuple[int, int]:
-    """`2026-11`: from when to when."""
+    """`2026-11`: its start and end."""
     found = _MONTH.match(text)
     if found is None or int(found[1]) < 1970:
         raise PeriodError(f"{text!r} is no month; write it as 2026-11")
@@ -40,7 +40,7 @@ def month_of(at: int, zone: str = "UTC") -> str:
 
 
 def months_before(text: str, count: int) -> list[str]:
-    """So many months up to and with this one, oldest first."""
+    """This many months up to and including this one, oldest first."""
     start, _ = month(text)
     day = datetime.datetime.fromtimestamp(start, datetime.UTC).date()
     found = []

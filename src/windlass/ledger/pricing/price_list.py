@@ -1,7 +1,7 @@
 """Prices: from PriceLists to rates, and rates over time. Pure.
 
-A rate is what a whole device costs in a second, in nano-units. It is rounded once, here; all that
-follows (seconds, parts, sums) is exact.
+A rate is the cost of a whole device per second, in nano (billionths of the currency). It is rounded
+once, here; everything after it (seconds, parts, sums) is exact.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import dataclasses
 import fractions
 from collections.abc import Iterable, Iterator
 
-from windlass.kinds import pricelist
-from windlass.ledger.facts import Device
+from windlass.kinds.types import pricelist
+from windlass.ledger.model import Device
 
 NANO = 10**9
 
@@ -37,25 +37,25 @@ class Entry:
 
     @property
     def weight(self) -> tuple[bool, bool, bool]:
-        """The entry that says most counts: by form, then by model, then by class of the node."""
+        """The most specific entry counts: by form, then by model, then by class of the node."""
         return self.form != "", self.model != "", self.node_class != ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Version:
-    """A price list, as long as it counts."""
+    """A price list and the time in which it is valid."""
 
     uid: str
     name: str
     currency: str
     since: int
     until: int | None
-    """When it was withdrawn: the list before it counts again."""
+    """When it was deleted: the list before it is valid again."""
     entries: tuple[Entry, ...]
 
 
 class Prices:
-    """All price lists that there were."""
+    """All price lists of all times."""
 
     def __init__(self, versions: Iterable[Version] = ()) -> None:
         self._versions = sorted(versions, key=lambda each: (each.since, each.name))
@@ -69,7 +69,7 @@ class Prices:
         return self._versions[-1].currency if self._versions else ""
 
     def rate(self, device: Device, form: str, at: int) -> int:
-        """What a whole device costs in a second for whoever holds it in this form."""
+        """The cost per second of a whole device that is used in this form."""
         spell = bisect.bisect_right(self._moments, at)
         key = spell, device, form
         if key not in self._rates:
@@ -77,11 +77,11 @@ class Prices:
         return self._rates[key]
 
     def wall(self, device: Device, at: int) -> int:
-        """What the hardware itself costs in a second."""
+        """The cost per second of the hardware itself."""
         return self.rate(device, "whole", at)
 
     def cuts(self, started: int, ended: int) -> Iterator[tuple[int, int]]:
-        """The pieces of an interval in which no price changes."""
+        """The pieces of an interval without a price change."""
         first = bisect.bisect_right(self._moments, started)
         for moment in self._moments[first:]:
             if moment >= ended:
@@ -115,6 +115,6 @@ def entry(price: pricelist.Price) -> Entry:
 
 
 def rate(price: pricelist.Price) -> int:
-    """Nano-units a second, rounded to the nearest."""
+    """Nano per second, rounded to the nearest."""
     exact = sum((part.amount for part in pricelist.parts(price)), fractions.Fraction(0)) * NANO
     return int(exact + fractions.Fraction(1, 2))

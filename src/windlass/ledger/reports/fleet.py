@@ -1,5 +1,5 @@
-"""The fleet over time: what was held, used, idle, lent and waited for of each device model, and by
-whom. What was held and idle is counted from the intervals; the rest are averages of samples."""
+"""The fleet over time: allocated, used, idle, lent and requested devices by model and by team.
+Allocated and idle amounts come from intervals; the rest are averages of samples."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Mapping
 
 import msgspec
 
-from windlass.kinds import times
-from windlass.ledger import accounting, looks, money, reports, samples
-from windlass.ledger.book import PRUNED, Book
-from windlass.ledger.facts import DAY, MACHINE, WHOLE
+from windlass.kinds.values import times
+from windlass.ledger.accounting import rollups
+from windlass.ledger.db import samples
+from windlass.ledger.db.repository import PRUNED, LedgerRepository
+from windlass.ledger.model import CPU, DAY, MACHINE, WHOLE, device_name
+from windlass.ledger.pricing import money
 
 MOST_POINTS = 400
 STEPS = (60, 300, 900, 3600, 6 * 3600, 86400, 7 * 86400)
 
 
 class Team(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A team's part of it. What is absent nobody looked at, or measured."""
+    """The amounts of a team. An absent amount was not sampled or not measured."""
 
     held: float
     used: float | None = None
@@ -27,33 +29,33 @@ class Team(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class Point(msgspec.Struct, rename="camel", omit_defaults=True):
-    """One stretch of time, of one device model. Amounts are devices (of `cpu`: cores), on average.
-    What is absent nobody looked at, or measured."""
+    """One span of one device model. Amounts are devices (of `cpu`: cores), on average. An absent
+    amount was not sampled or not measured."""
 
     at: str
     device: str
-    """`gpu/a100`; `gpu` for what was asked for or lent whatever the model; `machine`; `cpu`."""
+    """`gpu/a100`; `gpu` for requests and lending without a model; `machine`; `cpu`."""
     present: float
     held: float
     idle: float
-    """Held by nobody."""
+    """Not allocated."""
     teams: dict[str, Team]
     used: float | None = None
-    """What worked, of those that are measured."""
+    """Active, of those that are measured."""
     measured: float | None = None
     """Devices whose activity was measured."""
     borrowed: float | None = None
-    """Held above guarantees."""
+    """Allocated above guarantees."""
     lent: float | None = None
-    """Of guarantees, what others held."""
+    """Guaranteed, and used by other queues."""
     waiting: float | None = None
-    """What runs asked for that had no room."""
+    """Requested by runs that wait."""
     cost_micros: int = 0
     idle_micros: int = 0
 
 
 class Sample(msgspec.Struct, rename="camel"):
-    """What a queue held, lent and waited for, on average, with the queues below it."""
+    """Usage, lending and demand of a queue and its descendants, on average."""
 
     at: str
     queue: str
@@ -73,29 +75,29 @@ class Series(msgspec.Struct, rename="camel"):
     queues: list[Sample]
 
 
-def series(book: Book, start: int, end: int, now: int, step: int = 0) -> Series:
-    """By stretches of `step` seconds; 0: as fine as makes sense. Averages are of the time in which
-    there was a fleet: not of days before it."""
-    start = _since_there_is_one(book, start, end)
+def series(repository: LedgerRepository, start: int, end: int, now: int, step: int = 0) -> Series:
+    """Spans of `step` seconds; 0 chooses a resolution. Averages cover the time in which the fleet
+    existed: not days before it."""
+    start = _since_there_is_one(repository, start, end)
     step = step or next((s for s in STEPS if (end - start) / s <= 60), STEPS[-1])
     step = max(step, -(-(end - start) // MOST_POINTS))
     step = _multiple(step, samples.finest(start, now))
-    with book.reading() as connection:
-        start, end = accounting.covered(connection, start, end)
-    if start < (book.get_mark(PRUNED) or 0):
-        step = _multiple(step, DAY)  # of that time only sums of whole days are left
-    with book.reading() as connection:
+    with repository.reading() as connection:
+        start, end = rollups.covered(connection, start, end)
+    if start < (repository.get_mark(PRUNED) or 0):
+        step = _multiple(step, DAY)  # only sums of whole days are left of that time
+    with repository.reading() as connection:
         seen = samples.read(connection, start // step * step, end, step)
     points: list[Point] = []
     for first in range(start // step * step if start < end else end, end, step):
         since, until = max(start, first), min(end, first + step)
-        account = accounting.between(book, since, until)
+        account = rollups.between(repository, since, until)
         points += _points(account, seen, first, (since, until - since))
     return Series(
         since=_time(start),
         until=_time(end),
         step_seconds=step,
-        currency=book.prices().currency,
+        currency=repository.prices().currency,
         points=points,
         queues=[
             Sample(_time(max(start, at)), name, resource, **amounts)
@@ -105,60 +107,60 @@ def series(book: Book, start: int, end: int, now: int, step: int = 0) -> Series:
     )
 
 
-def _since_there_is_one(book: Book, start: int, end: int) -> int:
-    if book.get_mark(PRUNED):
-        return start  # when it all began is forgotten
-    with book.reading() as connection:
-        began = accounting.began(connection)
+def _since_there_is_one(repository: LedgerRepository, start: int, end: int) -> int:
+    if repository.get_mark(PRUNED):
+        return start  # the first intervals are pruned
+    with repository.reading() as connection:
+        began = rollups.began(connection)
     return start if began is None else min(max(start, began), end)
 
 
 def _points(
-    account: accounting.Account, seen: samples.Averages, stretch: int, when: tuple[int, int]
+    account: rollups.Account, seen: samples.Averages, stretch: int, when: tuple[int, int]
 ) -> list[Point]:
-    """Of one stretch; `when`: since when and for how many seconds it is asked for."""
+    """One span; `when`: its start and its length in seconds."""
     found = _counted(account, *when)
     for (team, device), amounts in seen.fleet.get(stretch, {}).items():
         point = found.setdefault(device, _empty(when[0], device))
-        told: Point | Team = point.teams.setdefault(team, Team(0.0)) if team else point
-        told.borrowed, told.lent, told.waiting = (
+        sampled: Point | Team = point.teams.setdefault(team, Team(0.0)) if team else point
+        sampled.borrowed, sampled.lent, sampled.waiting = (
             amounts["borrowed"], amounts["lent"], amounts["waiting"]
         )  # fmt: skip
-        told.used = amounts["used"] if amounts["measured"] else None
-        if isinstance(told, Point):
-            told.measured = amounts["measured"]
-            if device == looks.CPU:  # the ledger counts machines; how many cores they have is seen
-                told.present = amounts["present"]
-                told.idle = max(0.0, round(told.present - told.held, 3))
+        sampled.used = amounts["used"] if amounts["measured"] else None
+        if isinstance(sampled, Point):
+            sampled.measured = amounts["measured"]
+            if device == CPU:  # the ledger counts machines; samples have their cores
+                sampled.present = amounts["present"]
+                sampled.idle = max(0.0, round(sampled.present - sampled.held, 3))
     if stretch in seen.fleet:
         _nothing(found)
     return [found[name] for name in sorted(found)]
 
 
 def _nothing(found: Mapping[str, Point]) -> None:
-    """Of whom nothing was seen while somebody looked, there was nothing to see."""
+    """Sets zero for parties without a sample in a time that was sampled."""
     for point in found.values():
         listed: list[Point | Team] = [point, *point.teams.values()]
-        for told in listed:
-            told.borrowed = told.borrowed or 0.0
-            told.lent = told.lent or 0.0
-            told.waiting = told.waiting or 0.0
+        for sampled in listed:
+            sampled.borrowed = sampled.borrowed or 0.0
+            sampled.lent = sampled.lent or 0.0
+            sampled.waiting = sampled.waiting or 0.0
 
 
-def _counted(account: accounting.Account, at: int, seconds: int) -> dict[str, Point]:
-    """From the intervals, exactly."""
+def _counted(account: rollups.Account, at: int, seconds: int) -> dict[str, Point]:
+    """Exact amounts from the intervals."""
     found: dict[str, Point] = {}
     costs: dict[str, int] = {}
     held: dict[tuple[str, str], int] = {}
-    for (who, kind, model, _), total in account.sums.items():
-        device = reports.device_name(kind, model)
+    for (party, kind, model, _), total in account.sums.items():
+        device = device_name(kind, model)
         costs[device] = costs.get(device, 0) + total.cost
-        held[device, who.team] = held.get((device, who.team), 0) + total.held
+        held[device, party.team] = held.get((device, party.team), 0) + total.held
         if kind == MACHINE:
-            cores = looks.CPU, who.team
+            cores = CPU, party.team
             held[cores] = held.get(cores, 0) + total.cpu * (WHOLE // 1000)
     for (kind, model), there in account.hardware.items():
-        device = reports.device_name(kind, model)
+        device = device_name(kind, model)
         paid, idle = money.micros([costs.get(device, 0), there.idle])
         found[device] = Point(
             at=_time(at),
@@ -174,7 +176,7 @@ def _counted(account: accounting.Account, at: int, seconds: int) -> dict[str, Po
         point = found.setdefault(device, _empty(at, device))
         part = round(amount / WHOLE / seconds, 3)
         point.teams[team] = Team(held=part)
-        point.held = round(point.held + part, 3) if device == looks.CPU else point.held
+        point.held = round(point.held + part, 3) if device == CPU else point.held
     return found
 
 

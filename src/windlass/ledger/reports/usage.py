@@ -1,7 +1,7 @@
-"""What people and programs are told of usage: rows by whatever they ask for, and what they sum to.
+"""Usage reports: rows by the requested groups, and their sums.
 
-Called by the platform API with what the caller may see already in the question. All numbers of an
-answer are of one moment (`asOf`). Costs are micro-units that add up exactly to the total.
+The platform API calls it with a query that is restricted to what the caller may see. All numbers of
+a report are of one moment (`asOf`). Costs are micros that add up exactly to the total.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from windlass.kinds import times
-from windlass.ledger import accounting, money
-from windlass.ledger.book import Book
-from windlass.ledger.facts import MACHINE, WHOLE, Party
+from windlass.kinds.values import times
+from windlass.ledger.accounting import rollups
+from windlass.ledger.db.repository import LedgerRepository
+from windlass.ledger.model import MACHINE, WHOLE, Party, device_name
+from windlass.ledger.pricing import money
 
 BY = ("team", "user", "queue", "run", "device", "form")
 _HOUR = 3600
-Group = accounting.Group
+Group = rollups.Group
 _FIELDS: dict[str, Callable[[Group], str]] = {
     "team": lambda group: group[0].team,
     "user": lambda group: group[0].user,
@@ -30,8 +31,8 @@ _FIELDS: dict[str, Callable[[Group], str]] = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked."""
+class UsageQuery:
+    """The parameters of a report."""
 
     start: int
     end: int
@@ -42,9 +43,9 @@ class Question:
     queue: str = ""
     run: str = ""
     everything: bool = False
-    """The caller sees the whole platform: what is idle, and what all hardware cost."""
+    """The caller sees the whole platform: idle hardware, and the cost of all hardware."""
     top: int = 0
-    """Only the rows that cost most, or held most; 0: all."""
+    """Only the rows with the largest cost or usage; 0: all."""
 
     @property
     def until(self) -> int:
@@ -52,8 +53,8 @@ class Question:
 
     @property
     def only(self) -> dict[str, str]:
-        asked = {"team": self.team, "user": self.user, "queue": self.queue, "run": self.run}
-        return {name: value for name, value in asked.items() if value}
+        selected = {"team": self.team, "user": self.user, "queue": self.queue, "run": self.run}
+        return {name: value for name, value in selected.items() if value}
 
     def wants(self, party: Party) -> bool:
         return (
@@ -79,7 +80,7 @@ class Row(msgspec.Struct, rename="camel"):
 
 
 class Report(msgspec.Struct, rename="camel", omit_defaults=True):
-    """An answer."""
+    """A usage report."""
 
     since: str
     until: str
@@ -89,96 +90,90 @@ class Report(msgspec.Struct, rename="camel", omit_defaults=True):
     rows: list[Row]
     total: Row
     idle: Row | None = None
-    """What nobody held; only for those who see everything."""
+    """Not allocated; only for callers that see everything."""
     wall: Row | None = None
-    """What all hardware cost."""
+    """The cost of all hardware."""
     notes: list[str] = []
-    """What could not be told exactly, and why."""
+    """What is not exact, and why."""
 
 
-def device_name(kind: str, model: str) -> str:
-    return f"{kind}/{model}" if model else kind
+def usage(repository: LedgerRepository, query: UsageQuery) -> Report:
+    """Usage between two moments, and its cost."""
+    if query.top and "run" in query.by:
+        return _largest(repository, query)
+    by_run = "run" in query.by or bool(query.run)
+    account = rollups.between(repository, query.start, query.until, by_run=by_run, only=query.only)
+    return _report(repository, query, account)
 
 
-def usage(book: Book, question: Question) -> Report:
-    """Who held what between two moments, and what it cost."""
-    if question.top and "run" in question.by:
-        return _largest(book, question)
-    by_run = "run" in question.by or bool(question.run)
-    account = accounting.between(
-        book, question.start, question.until, by_run=by_run, only=question.only
+def _largest(repository: LedgerRepository, query: UsageQuery) -> Report:
+    """The largest Runs; totals are computed from sums by team."""
+    account = rollups.between(
+        repository, query.start, query.until, by_run=True, only=query.only, top=query.top
     )
-    return _report(book, question, account)
-
-
-def _largest(book: Book, question: Question) -> Report:
-    """The largest Runs; sums over all of them are made from sums by team."""
-    account = accounting.between(
-        book, question.start, question.until, by_run=True, only=question.only, top=question.top
-    )
-    found = _report(book, question, account)
-    by = tuple(name for name in question.by if name != "run") or ("team",)
-    whole = usage(book, dataclasses.replace(question, by=by, top=0))
+    found = _report(repository, query, account)
+    by = tuple(name for name in query.by if name != "run") or ("team",)
+    whole = usage(repository, dataclasses.replace(query, by=by, top=0))
     return msgspec.structs.replace(found, total=whole.total, idle=whole.idle, wall=whole.wall)
 
 
-def _report(book: Book, question: Question, account: accounting.Account) -> Report:
+def _report(repository: LedgerRepository, query: UsageQuery, account: rollups.Account) -> Report:
     grouped: dict[tuple[str, ...], _Counted] = {}
     total = _Counted()
     for group, each in account.sums.items():
-        if question.wants(group[0]):
-            key = tuple(_FIELDS[name](group) for name in question.by)
+        if query.wants(group[0]):
+            key = tuple(_FIELDS[name](group) for name in query.by)
             grouped.setdefault(key, _Counted()).add(group[1], each)
             total.add(group[1], each)
-    whole = _whole(account) if question.everything and _asks_for_all(question) else None
+    whole = _whole(account) if query.everything and _asks_for_all(query) else None
     counted = [total] if whole is None else [total, whole[0]]
-    currency = book.prices().currency
+    currency = repository.prices().currency
     keys = sorted(grouped, key=lambda key: (-grouped[key].cost, -grouped[key].held, key))
     costs = money.micros([*(grouped[key].cost for key in keys), whole[0].cost if whole else 0])
     rows = [
-        grouped[key].row(dict(zip(question.by, key, strict=True)), cost, currency)
+        grouped[key].row(dict(zip(query.by, key, strict=True)), cost, currency)
         for key, cost in zip(keys, costs, strict=False)
     ]
     paid = sum(costs[:-1])
     return Report(
         since=_time(account.since),
         until=_time(account.until),
-        notes=_notes(question, account),
-        as_of=_time(question.now),
-        by=list(question.by),
+        notes=_notes(query, account),
+        as_of=_time(query.now),
+        by=list(query.by),
         currency=currency,
-        rows=rows[: question.top] if question.top else rows,
+        rows=rows[: query.top] if query.top else rows,
         total=total.row({}, paid, currency),
         idle=counted[1].row({}, costs[-1], currency) if whole else None,
         wall=whole[1].row({}, paid + costs[-1], currency) if whole else None,
     )
 
 
-def _notes(question: Question, account: accounting.Account) -> list[str]:
+def _notes(query: UsageQuery, account: rollups.Account) -> list[str]:
     found = []
-    if (account.since, account.until) != (question.start, question.until):
+    if (account.since, account.until) != (query.start, query.until):
         found.append(
             "single intervals of that time are kept no longer, only sums of whole days: this is "
             f"about {_time(account.since)} to {_time(account.until)}"
         )
     if account.since < account.runs_since:
         found.append(
-            f"what single runs held before {_time(account.runs_since)} is kept no longer; "
+            f"the usage of single runs before {_time(account.runs_since)} is no longer stored; "
             "ask by team, user, queue or device for that time"
         )
     return found
 
 
-def _asks_for_all(question: Question) -> bool:
-    return not (question.team or question.user or question.queue or question.run)
+def _asks_for_all(query: UsageQuery) -> bool:
+    return not (query.team or query.user or query.queue or query.run)
 
 
-def _whole(account: accounting.Account) -> tuple[_Counted, _Counted]:
-    """What nobody held, and what all of it was."""
+def _whole(account: rollups.Account) -> tuple[_Counted, _Counted]:
+    """Unallocated hardware, and all hardware."""
     idle, wall = _Counted(), _Counted()
     for (kind, _), each in account.hardware.items():
-        idle.add(kind, accounting.Sum(held=each.free, cost=each.idle))
-        wall.add(kind, accounting.Sum(held=each.present * WHOLE, cost=each.wall))
+        idle.add(kind, rollups.Sum(held=each.free, cost=each.idle))
+        wall.add(kind, rollups.Sum(held=each.present * WHOLE, cost=each.wall))
     return idle, wall
 
 
@@ -194,7 +189,7 @@ class _Counted:
     def held(self) -> int:
         return self.devices or self.machines
 
-    def add(self, kind: str, each: accounting.Sum) -> None:
+    def add(self, kind: str, each: rollups.Sum) -> None:
         if kind == MACHINE:
             self.machines += each.held
             self.cpu += each.cpu

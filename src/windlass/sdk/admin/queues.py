@@ -1,8 +1,8 @@
-"""The sharing tree: looked at, planned, applied from a file, paused and opened.
+"""The queue tree: reads it, plans changes, applies a file, pauses and resumes queues.
 
-A plan compares the tree that is with the one that is wanted, and asks the server what that would
-do: who gains, who loses, whose runs would be stopped. Applying writes exactly what was planned, or
-nothing of a queue that somebody changed meanwhile.
+A plan compares the present tree with the wanted one, and asks the server for the effect: which
+queues gain or lose, which runs are stopped. Applying writes exactly the plan; a queue that another
+client changed meanwhile is not written.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from windlass.kinds import queue, queuetree, validation, wire
-from windlass.sdk import tokens
-from windlass.store import client, errors
+from windlass.kinds import codec, quota_tree_file, validate
+from windlass.kinds.types import queue
+from windlass.sdk.admin import tokens
+from windlass.store import errors, interface
 from windlass.store.kubernetes.client import KubernetesStore
 
 PATH = "/apis/platform.windlass.dev/v1alpha1/queues"
@@ -22,14 +23,14 @@ Json = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """One queue that would be made, changed or deleted."""
+    """One queue to create, change or delete."""
 
     name: str
     action: Literal["create", "change", "delete"]
     fields: dict[str, tuple[Any, Any]]
     """Field of the spec -> before, after."""
     version: str
-    """The resourceVersion that it was compared with."""
+    """The resourceVersion of the compared queue."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,20 +38,31 @@ class Plan:
     changes: list[Change]
     unchanged: list[str]
     others: list[str]
-    """On the server, not in the file, and left alone."""
+    """Queues on the server that are not in the file, and stay unchanged."""
     effect: Json
-    """What the server says it would do; see `control.sharing`."""
+    """The effect, as computed by the server; see `control.explain.quota_tree`."""
 
 
 async def tree(store: KubernetesStore) -> Json:
-    """Every queue with what it has, uses, borrows and lends, and what is decided next."""
+    """Every queue with its quota, usage, borrowing and lending, and the next decision."""
     return await _asked(store, "GET", PATH)
 
 
-async def plan(store: KubernetesStore, wanted: Sequence[Json], *, prune: bool = False) -> Plan:
-    """What it would take to have these queues (values of Queue objects), and what that does.
+async def overcommitted(store: KubernetesStore, *changed: str) -> list[str]:
+    """What these queues and their siblings are guaranteed beyond what there is, one sentence for
+    each resource. Empty if the caller may not read the tree."""
+    try:
+        capacity = (await tree(store))["capacity"]
+        found = {each.name: each for each in (await store.list(queue.Queue)).items}
+    except errors.ApiError:
+        return []
+    return quota_tree_file.overcommitted(found, capacity, [n for n in changed if n in found])
 
-    Raises Invalid with one sentence for each thing that is wrong with the tree.
+
+async def plan(store: KubernetesStore, wanted: Sequence[Json], *, prune: bool = False) -> Plan:
+    """The changes to get these queues (values of Queue objects), and their effect.
+
+    Raises Invalid with one sentence for each problem of the tree.
     """
     values = [_checked(each) for each in wanted]
     current = {each.name: each for each in (await store.list(queue.Queue)).items}
@@ -70,17 +82,17 @@ async def plan(store: KubernetesStore, wanted: Sequence[Json], *, prune: bool = 
     effect = await _asked(store, "POST", f"{PATH}/plan", {"queues": values, "prune": prune})
     if effect["problems"]:
         causes = tuple(errors.Cause("", each) for each in effect["problems"])
-        raise errors.Invalid("the tree cannot be like this", causes=causes)
+        raise errors.Invalid("the queue tree is not valid", causes=causes)
     return Plan(changes, unchanged, [] if prune else others, effect)
 
 
 async def apply(store: KubernetesStore, wanted: Sequence[Json], made: Plan) -> list[str]:
-    """Carries a plan out, parents first, deletions last; what was done, queue by queue."""
+    """Applies a plan, parents first, deletions last; yields one line per queue."""
     values = {value["metadata"]["name"]: _checked(value) for value in wanted}
     done = []
     for change in made.changes:
         if change.action == "create":
-            await store.create(wire.from_dict(queue.Queue, values[change.name]))
+            await store.create(codec.from_dict(queue.Queue, values[change.name]))
         elif change.action == "change":
             spec = {name: after for name, (_, after) in change.fields.items()}
             patch = {
@@ -92,38 +104,38 @@ async def apply(store: KubernetesStore, wanted: Sequence[Json], made: Plan) -> l
             await store.delete(
                 queue.Queue,
                 change.name,
-                preconditions=client.Preconditions(resource_version=change.version),
+                preconditions=interface.Preconditions(resource_version=change.version),
             )
         done.append(f"queue/{change.name} {_DONE[change.action]}")
     return done
 
 
 async def stop(store: KubernetesStore, name: str, how: str | None) -> queue.Queue:
-    """Pauses a queue (`hold`), drains it (`drain`) or opens it again (None)."""
+    """Pauses a queue (`hold`), drains it (`drain`) or resumes it (None)."""
     return await store.patch(queue.Queue, name, patch={"spec": {"stop": how}})
 
 
 async def exported(store: KubernetesStore) -> Json:
-    """The file that describes the tree as it is."""
+    """The present tree as a file."""
     listed = {each.name: each for each in (await store.list(queue.Queue)).items}
-    specs = {name: dict(wire.to_dict(each).get("spec") or {}) for name, each in listed.items()}
-    return queuetree.nested(listed, specs)
+    specs = {name: dict(codec.to_dict(each).get("spec") or {}) for name, each in listed.items()}
+    return quota_tree_file.nested(listed, specs)
 
 
 _DONE = {"create": "created", "change": "changed", "delete": "deleted"}
 
 
 def _checked(value: Json) -> Json:
-    """As the server would store it: with its defaults, and refused if a field is wrong."""
+    """The queue with its defaults; raises Invalid if a field is wrong."""
     head = {"apiVersion": queue.Queue.resource.api_version, "kind": "Queue"}
     value = {**value, **head}
     name = str((value.get("metadata") or {}).get("name", ""))
-    pruned, unknown = validation.prune(queue.Queue, value)
-    faults = validation.validate(queue.Queue, validation.defaulted(queue.Queue, pruned))
+    pruned, unknown = validate.prune(queue.Queue, value)
+    faults = validate.validate(queue.Queue, validate.defaulted(queue.Queue, pruned))
     causes = [errors.Cause("", f"queue {name}: {message}") for message in unknown]
     causes += [errors.Cause(f"queue {name}: {fault.path}", fault.message) for fault in faults]
     if causes:
-        raise errors.Invalid("the tree cannot be like this", causes=tuple(causes))
+        raise errors.Invalid("the queue tree is not valid", causes=tuple(causes))
     return value
 
 
@@ -133,7 +145,7 @@ def _compare(value: Json, known: queue.Queue | None) -> Change:
     if known is None:
         return Change(name, "create", {key: (None, each) for key, each in wanted.items()}, "")
     have = _plain(known)
-    then = _plain(wire.from_dict(queue.Queue, value))
+    then = _plain(codec.from_dict(queue.Queue, value))
     fields = {
         key: (have.get(key), wanted.get(key))
         for key in sorted({*have, *then})
@@ -143,8 +155,10 @@ def _compare(value: Json, known: queue.Queue | None) -> Change:
 
 
 def _plain(found: queue.Queue) -> Json:
-    """The spec without what is a default anyway; `gpu: 8` and `gpu: "8"` are the same."""
-    spec: Json = wire.to_dict(queue.Queue(metadata=found.metadata, spec=found.spec)).get("spec", {})
+    """The spec without defaults; `gpu: 8` and `gpu: "8"` become equal."""
+    spec: Json = codec.to_dict(queue.Queue(metadata=found.metadata, spec=found.spec)).get(
+        "spec", {}
+    )
     return {
         key: {name: str(each) for name, each in value.items()} if _is_amounts(value) else value
         for key, value in spec.items()
@@ -156,7 +170,7 @@ def _is_amounts(value: Any) -> bool:
 
 
 def replacing(before: Any, after: Any) -> Any:
-    """In a merge-patch: a mapping is replaced whole, what is not there goes."""
+    """The merge patch that replaces a mapping as a whole; missing keys are removed."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         inner = {key: replacing(before.get(key), value) for key, value in after.items()}
         return {**dict.fromkeys(before), **inner}

@@ -1,4 +1,4 @@
-"""Reservations as people make them: from dates, durations and names to an object that is valid."""
+"""Builds Reservation objects from dates, durations and names."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from windlass.kinds import duration, times, validation, wire
-from windlass.kinds.reservation import Reservation
+from windlass.kinds import codec, validate
+from windlass.kinds.types.reservation import Reservation
+from windlass.kinds.values import duration, times
 from windlass.store import errors
 
 Moment = str | datetime.datetime
@@ -29,13 +30,13 @@ def build(
     users: Sequence[str] = (),
     reason: str | None = None,
 ) -> Reservation:
-    """Without queues, namespaces and users: a maintenance window. `start` may be a time, `now`, or
-    how long from now (`+2h`). Raises Invalid with a sentence for each field that is wrong."""
+    """A Reservation; without queues, namespaces and users a maintenance window. `start` is a time,
+    `now`, or a duration from now (`+2h`). Raises Invalid with a sentence for each wrong field."""
     chosen: dict[str, Any] = {
         "names": list(nodes) or None,
         "selector": dict(selector or {}) or None,
     }
-    whom = {"queues": list(queues), "namespaces": list(namespaces), "users": list(users)}
+    beneficiaries = {"queues": list(queues), "namespaces": list(namespaces), "users": list(users)}
     spec = {
         "from": None if start is None else moment(start),
         "to": None if end is None else moment(end),
@@ -44,7 +45,7 @@ def build(
         "timeZone": time_zone,
         "nodes": {key: value for key, value in chosen.items() if value} or None,
         "amounts": dict(amounts or {}) or None,
-        "for": {key: value for key, value in whom.items() if value} or None,
+        "for": {key: value for key, value in beneficiaries.items() if value} or None,
         "reason": reason,
     }
     value = {
@@ -53,18 +54,18 @@ def build(
         "metadata": {"name": name},
         "spec": {key: each for key, each in spec.items() if each is not None},
     }
-    faults = validation.validate(Reservation, validation.defaulted(Reservation, value))
+    faults = validate.validate(Reservation, validate.defaulted(Reservation, value))
     if faults:
         causes = tuple(errors.Cause(fault.path, fault.message) for fault in faults)
-        raise errors.Invalid(f"reservation {name} cannot be like this", causes=causes)
-    return wire.from_dict(Reservation, value)
+        raise errors.Invalid(f"reservation {name} is not valid", causes=causes)
+    return codec.from_dict(Reservation, value)
 
 
 def moment(given: Moment, now: datetime.datetime | None = None) -> str:
-    """`now`, `+2h` and dates as the API writes times; other texts as they are."""
+    """`now`, `+2h` and dates in the API's time format; other strings unchanged."""
     if isinstance(given, datetime.datetime):
         if given.tzinfo is None:
-            raise ValueError("the time has no time zone; give it one, for example datetime.UTC")
+            raise ValueError("the time has no time zone; set one, for example datetime.UTC")
         return times.seconds(given)
     since = now or times.now()
     if given == "now":

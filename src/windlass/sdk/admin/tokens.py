@@ -1,8 +1,7 @@
-"""Tokens: how people and programs prove who they are.
+"""Bearer tokens of users and programs.
 
-The embedded engine gives tokens to users, who exist by having one. On Kubernetes people are the
-cluster's own, and only service accounts get tokens. Which of the two a server does is found out by
-asking it: `list_or_none`.
+The embedded engine issues tokens for users. On Kubernetes users sign in to the cluster, and only
+service accounts get tokens. `list_or_none` finds out which of the two a server is.
 """
 
 from __future__ import annotations
@@ -13,10 +12,11 @@ import json
 import pathlib
 from typing import Any
 
-from windlass.kinds import duration, kubernetes, meta
+from windlass.kinds.types import core, meta
+from windlass.kinds.values import duration
 from windlass.store import errors
-from windlass.store.kubernetes import access, kubeconfig
 from windlass.store.kubernetes.client import KubernetesStore
+from windlass.store.kubernetes.config import kubeconfig, model
 
 PATH = "/apis/platform.windlass.dev/v1alpha1/tokens"
 USUAL_TTL = "90d"
@@ -26,12 +26,12 @@ Tokens = list[dict[str, Any]]
 
 
 class NoUserTokens(errors.NotFound):
-    """This server knows its people by other means than tokens of ours."""
+    """This server authenticates users by other means than Windlass' tokens."""
 
     def __init__(self) -> None:
         super().__init__(
-            "this cluster has its own users: people sign in as they do for kubectl; for a program "
-            "take a service account (windlass token create NAME --account -N TEAM)"
+            "users of this cluster sign in as for kubectl; for a program use a service account "
+            "(windlass token create NAME --account -N TEAM)"
         )
 
 
@@ -44,18 +44,19 @@ class AsyncTokens:
     async def create(
         self, user: str, *, ttl: str = USUAL_TTL, groups: tuple[str, ...] = (), note: str = ""
     ) -> dict[str, Any]:
-        """A new token of a user; its `token` is shown this once. `ttl="never"` has no end."""
+        """Creates a token of a user; `token` is returned only once. `ttl="never"` does not
+        expire."""
         body = {"user": user, "ttl": ttl, "groups": list(groups), "note": note}
         return await self._asked("POST", PATH, body)
 
     async def create_for_account(
         self, account: str, namespace: str, *, ttl: str = USUAL_TTL
     ) -> dict[str, Any]:
-        """A token of a service account, which is made if it is not there: for programs on
-        Kubernetes."""
+        """Creates a token of a service account, and the account if it does not exist, for programs
+        on Kubernetes."""
         made = meta.ObjectMeta(name=account, namespace=namespace)
         with contextlib.suppress(errors.AlreadyExists):
-            await self._store.create(kubernetes.ServiceAccount(metadata=made))
+            await self._store.create(core.ServiceAccount(metadata=made))
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         body = {
             "apiVersion": "authentication.k8s.io/v1",
@@ -65,24 +66,24 @@ class AsyncTokens:
         status, answer = await ask(self._store, "POST", path, body)
         if status >= 300:
             raise errors.from_status(answer, status)
-        told = answer["status"]
+        status = answer["status"]
         user = f"system:serviceaccount:{namespace}:{account}"
-        return {"user": user, "token": told["token"], "expires": told["expirationTimestamp"]}
+        return {"user": user, "token": status["token"], "expires": status["expirationTimestamp"]}
 
     async def list(self) -> Tokens:
-        """All tokens, or the caller's own if he may not see others'."""
+        """All tokens, or the caller's own without permission for those of others."""
         found: Tokens = (await self._asked("GET", PATH))["items"]
         return found
 
     async def list_or_none(self) -> Tokens | None:
-        """The same; None where users have no tokens of ours."""
+        """As `list`; None if the server does not issue tokens for users."""
         try:
             return await self.list()
         except NoUserTokens:
             return None
 
     async def revoke(self, token_id: str) -> dict[str, Any]:
-        """Ends a token by its id, at once."""
+        """Revokes a token by its ID."""
         return await self._asked("DELETE", f"{PATH}/{token_id}")
 
     async def _asked(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
@@ -90,7 +91,7 @@ class AsyncTokens:
             status, answer = await ask(self._store, method, path, body)
         except errors.Unavailable:
             status, answer = 503, {}
-        # On a cluster it is another server that would answer, and it has no tokens, up or not.
+        # On a cluster another server would answer, and it has no tokens, running or not.
         if status == 503 or (status == 404 and not (answer.get("details") or {}).get("name")):
             raise NoUserTokens
         if status >= 300:
@@ -99,11 +100,11 @@ class AsyncTokens:
 
 
 def write_kubeconfig(
-    path: pathlib.Path, own: access.Access, token: str, namespace: str, name: str = "windlass"
+    path: pathlib.Path, own: model.Access, token: str, namespace: str, name: str = "windlass"
 ) -> None:
-    """A file with which its owner reaches the same server as we do, as whom the token says."""
+    """Writes a kubeconfig for the same server, with the token as its credentials."""
     cluster: dict[str, Any] = {"server": own.cluster.server}
-    authority = access.pem(
+    authority = model.pem(
         own.cluster.certificate_authority_data,
         own.cluster.certificate_authority,
         "certificate-authority",

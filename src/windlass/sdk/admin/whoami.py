@@ -1,7 +1,7 @@
-"""Who the caller is to a server, in which teams, and what he may do there.
+"""The caller's identity on a server, and the caller's role in each team.
 
-Asked with the reviews that every Kubernetes API answers, so it is the same on both engines: the
-teams that there are can be read off the queues, which everybody may see.
+It uses the review APIs of Kubernetes, so it works on both engines. The teams come from the queues,
+which every user may read.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import asyncio
 import dataclasses
 from typing import Any
 
-from windlass.kinds import queue
-from windlass.sdk import tokens
+from windlass.kinds.types import queue
+from windlass.sdk.admin import tokens
 from windlass.store import errors
 from windlass.store.kubernetes.client import KubernetesStore
 
 _RULES = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
-_WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_USER = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _AT_ONCE, _MOST_TEAMS = 8, 500
 _TESTS: tuple[tuple[str, str, str, str], ...] = (
     ("admin", "create", "rbac.authorization.k8s.io", "rolebindings"),
     ("member", "create", "windlass.dev", "runs"),
     ("viewer", "list", "windlass.dev", "runs"),
 )
-"""Role, and the right that tells it, the most powerful first."""
+"""Role, and a permission that identifies it, most powerful first."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,15 +33,15 @@ class Caller:
     teams: dict[str, str]
     """Namespace -> admin, member or viewer."""
     platform: str
-    """The same, everywhere; "" for most people."""
+    """Role in all namespaces; "" for most users."""
     everything: bool
-    """May do all there is."""
+    """Whether the caller may do everything."""
 
 
 async def whoami(store: KubernetesStore, namespace: str) -> Caller:
-    """Looks at the namespace that is meant and at all that queues are for."""
+    """Checks the client's namespace and all namespaces of queues."""
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    status, answer = await tokens.ask(store, "POST", _WHO, body)
+    status, answer = await tokens.ask(store, "POST", _USER, body)
     if status >= 300:
         raise errors.from_status(answer, status)
     who = answer["status"]["userInfo"]
@@ -50,11 +50,11 @@ async def whoami(store: KubernetesStore, namespace: str) -> Caller:
     spaces = {namespace} | await _spaces(store)
     turn = asyncio.Semaphore(_AT_ONCE)
 
-    async def look(space: str) -> tuple[str, str]:
+    async def fetch(space: str) -> tuple[str, str]:
         async with turn:
             return space, _role(await _rules(store, space))
 
-    found = await asyncio.gather(*(look(space) for space in sorted(spaces)[:_MOST_TEAMS]))
+    found = await asyncio.gather(*(fetch(space) for space in sorted(spaces)[:_MOST_TEAMS]))
     return Caller(
         who["username"], who.get("groups") or [], {space: role for space, role in found if role},
         platform, any(_covers(rule, "*", "*", "*") for rule in everywhere),
@@ -70,7 +70,7 @@ async def _spaces(store: KubernetesStore) -> set[str]:
 
 
 async def _rules(store: KubernetesStore, namespace: str) -> list[dict[str, Any]]:
-    # Kubernetes answers for one namespace only; what holds in one that cannot exist holds in all.
+    # Kubernetes answers for one namespace; a permission in one that cannot exist applies to all.
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectRulesReview",

@@ -1,8 +1,8 @@
 """`windlass.Executor`: a `concurrent.futures.Executor` whose workers are runs.
 
-Each slot is a Run of one worker that starts when there is work for it, takes call after call out
-of the executor's mailbox and ends when it has been idle for a while. `_Pool` lives on the SDK's
-loop; `Executor` is its face for plain threads.
+Each slot is a Run of one worker that starts when there are calls for it, takes calls from the
+executor's mailbox and ends when it has been idle for a while. `_Pool` runs on the SDK's event loop;
+`Executor` is its synchronous interface.
 """
 
 from __future__ import annotations
@@ -21,20 +21,25 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar, Unpack, cast
 
-from windlass.kinds import kubernetes, run
-from windlass.sdk import failures, functions, portal, runs, watching
-from windlass.sdk.aio import AsyncClient, check
-from windlass.sdk.client import Client
-from windlass.sdk.functions import Mailbox
-from windlass.sdk.options import Options
+from windlass.kinds.types import core, run
+from windlass.sdk import event_loop_thread, mailbox, remote_functions, run_builder, watching
+from windlass.sdk.async_client import AsyncClient, check
+from windlass.sdk.errors import CannotShip, WorkerLost
+from windlass.sdk.mailbox import Mailbox
+from windlass.sdk.run_options import Options
+from windlass.sdk.sync_client import Client
 from windlass.store import errors
 
 T = TypeVar("T")
 
 LABEL = "windlass.dev/executor"
 _RETRY = 0.5
+_BEAT_EVERY = 3.0
+"""Seconds between two heartbeats; workers end 9 to 12 seconds after the last one."""
+_ABORT_SECONDS = 5.0
+"""The longest time in which an interrupted program asks its workers to stop."""
 _AHEAD = 1
-"""Calls that lie ready in the mailbox beside those that are worked on: a worker never waits."""
+"""Calls that are ready in the mailbox beside those in progress, so that a worker never waits."""
 
 
 class Executor(concurrent.futures.Executor):
@@ -43,13 +48,13 @@ class Executor(concurrent.futures.Executor):
         with windlass.Executor(max_workers=4, gpus=1) as pool:
             scores = list(pool.map(evaluate, checkpoints))
 
-    Functions and arguments are packed with cloudpickle: what a notebook or a script defines goes
-    along; modules of your own must be there at the other end (`workdir=`). Workers start when
-    there is work, each as a run of its own that waits in the queue like any other, take call after
-    call, and end after `idle_timeout` seconds without one.
+    Functions and arguments are pickled with cloudpickle, also those of a notebook or a script.
+    Modules of your own must exist in the worker (`workdir=`). Workers start when there are calls,
+    each as a run that waits in the queue like any other, and end after `idle_timeout` seconds
+    without a call.
 
-    A call whose worker is lost fails with `WorkerLost`, or is made again up to `call_retries`
-    times. The words for a run (`gpus`, `memory`, `queue` ...) hold for each worker.
+    A call whose worker is lost fails with `WorkerLost`, or is retried up to `call_retries` times.
+    The options of a run (`gpus`, `memory`, `queue` ...) apply to each worker.
     """
 
     def __init__(
@@ -64,7 +69,7 @@ class Executor(concurrent.futures.Executor):
     ) -> None:
         if max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
-        check(functions.command(options), options)
+        check(mailbox.command(options), options)
         self._own_client = client is None
         self._client = client or Client()
         self._pool = _Pool(
@@ -74,7 +79,7 @@ class Executor(concurrent.futures.Executor):
         self._shut = False
         self._finalizer = weakref.finalize(self, _Pool.close_from_outside, self._pool)
         self._finalizer.atexit = False
-        portal.at_exit.add(self)
+        event_loop_thread.at_exit.add(self)
 
     def submit(
         self, fn: Callable[..., T], /, *args: Any, **kwargs: Any
@@ -85,8 +90,8 @@ class Executor(concurrent.futures.Executor):
                 raise RuntimeError("cannot schedule new futures after shutdown")
             future: concurrent.futures.Future[T] = concurrent.futures.Future()
             try:
-                packed = functions.pack(fn, args, kwargs)
-            except failures.CannotShip as problem:
+                packed = mailbox.pack(fn, args, kwargs)
+            except CannotShip as problem:
                 future.set_exception(problem)
                 return future
             self._pool.add(_Call(future, packed))
@@ -99,25 +104,57 @@ class Executor(concurrent.futures.Executor):
         timeout: float | None = None,
         chunksize: int = 1,
     ) -> Iterator[T]:
-        """As the built-in `map`; with a `chunksize`, so many calls travel as one."""
+        """As the built-in `map`; `chunksize` calls are sent as one."""
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
         if chunksize == 1:
-            return super().map(fn, *iterables, timeout=timeout)
+            return self._interruptible(super().map(fn, *iterables, timeout=timeout))
         chunks = _chunks(zip(*iterables, strict=False), chunksize)
         found = super().map(_for_each(fn), chunks, timeout=timeout)
-        return itertools.chain.from_iterable(found)
+        return self._interruptible(itertools.chain.from_iterable(found))
+
+    def _interruptible(self, results: Iterator[T]) -> Iterator[T]:
+        try:
+            yield from results
+        except KeyboardInterrupt:
+            self.abort()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Waits for the submitted calls; after Ctrl-C and on exit, cancels them."""
+        if kind is not None and not issubclass(kind, Exception):
+            self.abort()
+        else:
+            self.shutdown(wait=True)
 
     def close(self) -> None:
-        """As the standard library's: a program ends when what it handed in has ended."""
-        self.shutdown(wait=True)
+        """As in the standard library: a program exits when its submitted calls have ended, unless
+        Ctrl-C ends it."""
+        if getattr(sys, "last_type", None) is KeyboardInterrupt:
+            self.abort()
+        else:
+            self.shutdown(wait=True)
+
+    def abort(self) -> None:
+        """Cancels all calls, also those that run, and stops the workers."""
+        with self._lock:
+            if self._shut:
+                return
+            self._shut = True
+        event_loop_thread.at_exit.discard(self)
+        self._finalizer.detach()
+        calls, workers = event_loop_thread.start(self._pool.abort()).result()
+        if calls or workers:
+            _report_interrupt(f"interrupted: {calls} calls are cancelled, {workers} workers stop")
+        if self._own_client:
+            self._client.close()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Takes no more calls; with `wait` returns when those handed in have ended."""
+        """Accepts no more calls; with `wait` returns when the submitted calls have ended."""
         with self._lock:
             self._shut = True
-        portal.at_exit.discard(self)
-        closing = portal.start(self._pool.close(cancel_pending=cancel_futures))
+        event_loop_thread.at_exit.discard(self)
+        closing = event_loop_thread.start(self._pool.close(cancel_pending=cancel_futures))
         if wait:
             closing.result()
             self._finalizer.detach()
@@ -131,15 +168,15 @@ class _Call:
     packed: bytes
     key: str = ""
     worker: str = ""
-    """The run that has it."""
+    """The run of the worker that has the call."""
     attempt: int = 0
-    """The attempt of it that has it."""
+    """The attempt of that run."""
     tries: int = 0
 
 
 @dataclasses.dataclass(eq=False, slots=True)
 class _Slot:
-    """A worker: the run that it is, and whether it has been heard of."""
+    """A worker: its run, and whether it has contacted the mailbox."""
 
     name: str
     heard: bool = False
@@ -165,7 +202,7 @@ class _Pool:
         self._workdir = workdir
         self._options = options
         # Another executor of the same name may have ended a moment ago, its runs still listed.
-        self._name = runs.name_for([options.get("name", "calls")[:28]])
+        self._name = run_builder.name_for([options.get("name", "calls")[:28]])
         self._pending: collections.deque[_Call] = collections.deque()
         self._flying: dict[str, _Call] = {}
         self._slots: dict[str, _Slot] = {}
@@ -175,36 +212,54 @@ class _Pool:
         self._secret = ""
         self._wake = asyncio.Event()
         self._closing = False
+        self._aborting = False
         self._task: asyncio.Task[None] | None = None
 
     # --- from any thread
 
     def add(self, call: _Call) -> None:
-        portal.loop().call_soon_threadsafe(self._accept, call)
+        event_loop_thread.loop().call_soon_threadsafe(self._accept, call)
 
     def close_from_outside(self) -> None:
-        portal.start(self.close(cancel_pending=False))
+        event_loop_thread.start(self.close(cancel_pending=False))
 
     # --- on the loop
 
     def _accept(self, call: _Call) -> None:
         self._pending.append(call)
-        self._look()
+        self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._task is None:
             self._task = asyncio.create_task(self._run())
         self._wake.set()
 
     async def close(self, *, cancel_pending: bool) -> None:
-        """Returns when every call has ended and the workers have been told to go."""
+        """Returns when every call has ended and the workers were asked to exit."""
         if cancel_pending:
             for call in self._pending:
                 call.future.cancel()
         self._closing = True
-        self._look()
+        self._poll()
         if self._task is not None:
             await asyncio.shield(self._task)
+
+    async def abort(self) -> tuple[int, int]:
+        """Cancels all calls and stops the workers; returns how many of each."""
+        self._closing = self._aborting = True
+        calls = [*self._flying.values(), *self._pending]
+        workers = len(self._slots)
+        for call in calls:
+            if not call.future.cancel():
+                with contextlib.suppress(concurrent.futures.InvalidStateError):
+                    call.future.set_exception(concurrent.futures.CancelledError())
+        self._flying.clear()
+        self._pending.clear()
+        task = self._task
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task], timeout=_ABORT_SECONDS)
+        return len(calls), workers
 
     async def _run(self) -> None:
         helpers: list[asyncio.Task[None]] = []
@@ -216,7 +271,8 @@ class _Pool:
                     box = await self._open()
                     helpers = [
                         asyncio.create_task(self._for_ever(self._hear(box))),
-                        asyncio.create_task(self._for_ever(self._mind())),
+                        asyncio.create_task(self._for_ever(self._watch_workers())),
+                        asyncio.create_task(self._for_ever(self._beat(box))),
                     ]
                 await self._hire()
                 await self._feed()
@@ -245,31 +301,32 @@ class _Pool:
         if self._workdir is not None and "code" not in self._options:
             self._options["code"] = await client.upload(self._workdir)
         self._box = box = await Mailbox.create(client.store, client.namespace)
+        await box.beat(0)
         self._secret = f"{self._name}-calls"
         await client.store.create(box.secret(self._secret))
         return box
 
     async def _hire(self) -> None:
-        """As many workers as there is work for."""
+        """Starts workers for the waiting calls."""
         work = len(self._pending) + len(self._flying)
         while len(self._slots) < min(self._size, work):
             name = f"{self._name}-{next(self._numbers)}"
-            words = cast(Options, dict(self._options))
-            words["name"] = name
-            words["labels"] = {**self._options.get("labels", {}), LABEL: self._name}
-            words["secrets"] = [*self._options.get("secrets", ()), self._secret]
+            options = cast(Options, dict(self._options))
+            options["name"] = name
+            options["labels"] = {**self._options.get("labels", {}), LABEL: self._name}
+            options["secrets"] = [*self._options.get("secrets", ()), self._secret]
             idle = {"WINDLASS_CALLS_IDLE": f"{self._idle:g}"}
-            words["env"] = {**self._options.get("env", {}), **idle}
-            words.setdefault("retries", 0)
-            words.setdefault("keep", "1m")
+            options["env"] = {**self._options.get("env", {}), **idle}
+            options.setdefault("retries", 0)
+            options.setdefault("keep", "1m")
             self._slots[name] = _Slot(name)
             program = self._box.command(self._options) if self._box else []
-            made = await self._client.runs.submit(program, **words)
+            made = await self._client.runs.submit(program, force=True, **options)
             self._made.append(made.run)
-            await functions.own(self._client.store, self._secret, self._made)
+            await remote_functions.own(self._client.store, self._secret, self._made)
 
     async def _feed(self) -> None:
-        """Puts calls into the mailbox, as many as workers are there to take them."""
+        """Puts calls into the mailbox, for as many as there are workers."""
         box = self._box
         ready = sum(slot.heard for slot in self._slots.values())
         while box is not None and ready and self._pending:
@@ -289,8 +346,8 @@ class _Pool:
                 call.future.set_exception(problem)
 
     async def _put(self, box: Mailbox, call: _Call) -> None:
-        """Under one key, however often the server is away: it may have it although nobody was
-        told, and what is put twice under one key is done once."""
+        """Puts a call under one key, and retries while the server is unreachable. The server may
+        have it although its answer was lost; a call that is put twice under one key runs once."""
         while True:
             try:
                 return await box.put(call.key, call.packed)
@@ -298,23 +355,30 @@ class _Pool:
                 await asyncio.sleep(_RETRY)
 
     async def _for_ever(self, work: Coroutine[Any, Any, None]) -> None:
-        """What ends it ends the calls as well: nobody would tell of them any more."""
+        """Runs a background task; if it fails, all calls fail, because none would complete."""
         try:
             await work
         except Exception as problem:
             self._break(problem)
 
+    async def _beat(self, box: Mailbox) -> None:
+        """Sends heartbeats to the workers, forever."""
+        for number in itertools.count(1):
+            await asyncio.sleep(_BEAT_EVERY)
+            with contextlib.suppress(errors.Unavailable):
+                await box.beat(number)
+
     async def _hear(self, box: Mailbox) -> None:
-        """News of the mailbox, for ever."""
+        """Handles events of the mailbox, forever."""
         epoch, after = "", 0
         while True:
             try:
-                told = await box.events(epoch, after)
+                news = await box.events(epoch, after)
             except errors.Unavailable:
                 await asyncio.sleep(_RETRY)
                 continue
-            epoch, after = told["epoch"], told["after"]
-            for item in told["events"]:
+            epoch, after = news["epoch"], news["after"]
+            for item in news["events"]:
                 await self._happened(box, item)
             self._wake.set()
 
@@ -345,9 +409,9 @@ class _Pool:
         ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
         if python != ours:
             self._break(
-                failures.CannotShip(
+                CannotShip(
                     f"workers run Python {python} and this program runs {ours}: functions cannot "
-                    f"travel between them; give python={ours!r}, or start this program with the "
+                    f"be sent between them; use python={ours!r}, or start this program with the "
                     "other"
                 )
             )
@@ -355,7 +419,7 @@ class _Pool:
     async def _finish(self, box: Mailbox, call: _Call, result: bytes) -> None:
         self._flying.pop(call.key, None)
         try:
-            value = await asyncio.to_thread(functions.unpack, result)
+            value = await asyncio.to_thread(mailbox.unpack, result)
         except BaseException as error:
             call.future.set_exception(error)
         else:
@@ -363,8 +427,8 @@ class _Pool:
         with contextlib.suppress(errors.ApiError):
             await box.forget(call.key)
 
-    async def _mind(self) -> None:
-        """Watches the workers' runs, for ever."""
+    async def _watch_workers(self) -> None:
+        """Watches the runs of the workers, forever."""
         client = self._client
         stream = watching.changes(
             client.store, run.Run, client.namespace, label_selector=f"{LABEL}={self._name}"
@@ -387,15 +451,15 @@ class _Pool:
         await self._left(had, f"worker {slot.name} ended ({why})")
         if not slot.heard and not any(each.heard for each in self._slots.values()):
             self._break(
-                failures.WorkerLost(
-                    f"worker {slot.name} ended before its first call ({why}); see what it printed: "
+                WorkerLost(
+                    f"worker {slot.name} ended before its first call ({why}); read its log: "
                     f"windlass logs {slot.name}"
                 )
             )
         self._wake.set()
 
     async def _started_again(self, current: run.Run) -> None:
-        """It was preempted, held or moved: what its last attempt had taken is lost."""
+        """The run was preempted, suspended or moved: the calls of its last attempt are lost."""
         slot, status = self._slots[current.name], current.status
         slot.attempt = status.attempt
         had = [
@@ -407,7 +471,7 @@ class _Pool:
         self._wake.set()
 
     async def _left(self, calls: list[_Call], why: str) -> None:
-        """Calls whose worker is no more: what it has done is done, the rest is lost."""
+        """Handles the calls of a lost worker: those with a result are done, the others are lost."""
         box = self._box
         for call in calls:
             result = await box.result(call.key) if box is not None else None
@@ -419,9 +483,7 @@ class _Pool:
     def _never(self, waiting: run.Run) -> None:
         if not any(slot.heard for slot in self._slots.values()):
             self._break(
-                failures.WorkerLost(
-                    f"no worker can ever start: {waiting.status.message}; ask for less"
-                )
+                WorkerLost(f"no worker can ever start: {waiting.status.message}; request less")
             )
 
     async def _lost(self, call: _Call, why: str) -> None:
@@ -433,16 +495,16 @@ class _Pool:
             self._pending.appendleft(call)
             return
         call.future.set_exception(
-            failures.WorkerLost(
+            WorkerLost(
                 f"{why} while it worked on this call, which may have had effects; "
-                "Executor(call_retries=...) makes such calls again"
+                "Executor(call_retries=...) retries such calls"
             )
         )
 
     def _break(self, problem: Exception) -> None:
-        """Nothing that was handed in will be done; what comes later is tried anew."""
+        """Fails all submitted calls; later calls are tried again."""
         for call in (*self._flying.values(), *self._pending):
-            # One that was cancelled, or is at this moment, needs no other end.
+            # A future that is cancelled at this moment needs no exception.
             with contextlib.suppress(concurrent.futures.InvalidStateError):
                 call.future.set_exception(problem)
         self._flying.clear()
@@ -450,20 +512,37 @@ class _Pool:
         self._wake.set()
 
     async def _tidy(self) -> None:
-        """Workers end when their mailbox is gone; those that have not started are deleted."""
+        """Workers end when their mailbox is gone; those that have not started are deleted. After an
+        abort, workers stop without the end of their call."""
         box, self._box = self._box, None
         slots, self._slots = self._slots, {}
-        with contextlib.suppress(errors.ApiError):
-            if box is not None:
-                await box.delete()
-            for slot in slots.values():
-                if not slot.heard:
-                    await self._client.store.delete(run.Run, slot.name, self._client.namespace)
-            if self._secret:
-                await self._client.store.delete(
-                    kubernetes.Secret, self._secret, self._client.namespace
-                )
+        store, namespace = self._client.store, self._client.namespace
+        work: list[Coroutine[Any, Any, Any]] = [] if box is None else [box.delete()]
+        for slot in slots.values():
+            if not slot.heard:
+                work.append(store.delete(run.Run, slot.name, namespace))
+            elif self._aborting:
+                patch = {"spec": {"stop": True}}
+                work.append(store.patch(run.Run, slot.name, namespace, patch=patch))
+        if self._secret:
+            work.append(store.delete(core.Secret, self._secret, namespace))
+        for outcome in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, errors.ApiError):
+                raise outcome
         self._made.clear()
+
+
+def _report_interrupt(message: str) -> None:
+    """Replaces the traceback of this Ctrl-C by one line, unless the program handles it itself."""
+
+    def hook(kind: type[BaseException], value: BaseException, trace: Any) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            print(f"windlass: {message}", file=sys.stderr)  # noqa: T201 - instead of a traceback
+        else:
+            sys.__excepthook__(kind, value, trace)
+
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = hook
 
 
 def _chunks(items: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[Any, ...]]]:
@@ -473,8 +552,8 @@ def _chunks(items: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[
 
 
 def _for_each(function: Callable[..., T]) -> Callable[[list[tuple[Any, ...]]], list[T]]:
-    """Calls a function for each of several arguments. A closure travels by value: the worker need
-    not have windlass."""
+    """A function that calls `function` for each of several arguments. A closure is pickled by
+    value, so the worker does not need windlass."""
 
     def each(chunk: list[tuple[Any, ...]]) -> list[T]:
         return [function(*args) for args in chunk]

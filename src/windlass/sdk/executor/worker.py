@@ -1,10 +1,10 @@
-"""The far end of `Executor` and `run(function)`: takes calls out of a mailbox, puts results in.
+"""The worker of `Executor` and `run(function)`: takes calls from a mailbox, puts results in.
 
-Sent to the pod as it is, beside cloudpickle (see `functions.bootstrap`), so that a pod needs
-nothing but Python. Standard library only; imports nothing of windlass.
+Sent to the pod with cloudpickle (see `mailbox.bootstrap`), so that a pod needs only Python.
+Standard library only; imports nothing of windlass.
 
 A result is one letter and a pickle: `R` the value; `E` (pickled exception or None, name of its
-type, its words, the traceback as text).
+type, its message, the traceback as text).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pickle
 import socket
 import ssl
 import sys
+import threading
 import time
 import traceback
 import urllib.parse
@@ -23,17 +24,23 @@ from typing import Any, cast
 
 _SHORTEST, _LONGEST = 0.05, 2.0
 _GIVE_UP = 600.0
-"""Seconds without a server after which a worker that has nothing to tell ends."""
+"""Seconds without a server after which a worker without a result exits."""
 _HOLD_ON = 86400.0
-"""The same with a result in hand."""
+"""The same for a worker with a result."""
+
+
+_POLL_SECONDS = 2.0
+_CLIENT_GONE = 9.0
+"""A worker ends if the heartbeat of its program does not change for this long while the server
+answers."""
 
 
 class Closed(Exception):
-    """The mailbox is no more: nobody waits for us."""
+    """The mailbox was deleted: no client waits for results."""
 
 
 class Mailbox:
-    """The worker's side of a mailbox; sits out restarts of the server."""
+    """The worker's side of a mailbox; it survives restarts of the server."""
 
     def __init__(self, url: str, token: str, authority: str) -> None:
         parts = urllib.parse.urlsplit(url)
@@ -51,8 +58,19 @@ class Mailbox:
             raise RuntimeError(f"the server answered {status}: {body[:500]!r}")
         return body
 
+    def heartbeat(self) -> bytes | None:
+        """The last heartbeat of the program; None if the server does not answer."""
+        status, _, body = self._ask("GET", "/worker/calls/heartbeat", None, 0.0)
+        return body if status == 200 else None
+
+    def copy(self) -> Mailbox:
+        """The same mailbox over a connection of its own, for another thread."""
+        made = Mailbox.__new__(Mailbox)
+        made.__dict__.update(self.__dict__, _connection=None)
+        return made
+
     def take(self, worker: str) -> tuple[str, bytes] | None:
-        """The next call, or None if there was none for a while."""
+        """The next call, or None if none came for a while."""
         python = f"{sys.version_info[0]}.{sys.version_info[1]}"
         query = urllib.parse.urlencode({"worker": worker, "python": python})
         status, headers, body = self._ask("POST", f"/worker/take?{query}", None, _GIVE_UP)
@@ -65,9 +83,9 @@ class Mailbox:
             self._ask("PUT", f"/worker/results/{key}", problem, _HOLD_ON)
 
     def _ask(
-        self, method: str, path: str, body: bytes | None, patience: float
+        self, method: str, path: str, body: bytes | None, retry_for: float
     ) -> tuple[int, Any, bytes]:
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + retry_for
         pause = _SHORTEST
         while True:
             try:
@@ -84,6 +102,8 @@ class Mailbox:
                 raise Closed
             if status < 500:
                 return status, answer.headers, data
+            if not retry_for:
+                return status, None, b""
             if time.monotonic() > deadline:
                 raise Closed
             time.sleep(pause)
@@ -103,7 +123,8 @@ class Mailbox:
 
 
 def from_environment() -> Mailbox:
-    """The mailbox that the pod was given. What the user's code starts does not see its token."""
+    """The mailbox of the pod, from its environment. Processes of the user's code do not get its
+    token."""
     take = os.environ.pop
     return Mailbox(
         take("WINDLASS_CALLS_URL"), take("WINDLASS_CALLS_TOKEN"), take("WINDLASS_CALLS_CA", "")
@@ -126,8 +147,31 @@ def main(box: Mailbox) -> int:
         return 0
 
 
+def watch(box: Mailbox, end: Callable[[], None]) -> None:
+    """Calls `end` when the mailbox was deleted or the program behind it is gone."""
+    seen, changed = b"", time.monotonic()
+    while time.monotonic() - changed < _CLIENT_GONE:
+        time.sleep(_POLL_SECONDS)
+        try:
+            found = box.heartbeat()
+        except Closed:
+            break
+        # Without an answer nothing is known of the program.
+        if found is None or found != seen:
+            seen, changed = found or seen, time.monotonic()
+    end()
+
+
+def _end() -> None:
+    sys.stderr.write("windlass: the program that uses this worker is gone; the worker ends\n")
+    sys.stderr.flush()
+    # From a thread: the call that runs in the main thread does not return.
+    os._exit(1)
+
+
 def serve(box: Mailbox) -> int:
-    # Another attempt is another worker: it must not be handed the call that the last one had.
+    threading.Thread(target=watch, args=(box.copy(), _end), daemon=True).start()
+    # Another attempt is another worker: it must not get the call of the last one.
     run = os.environ.get("WINDLASS_RUN", f"pid-{os.getpid()}")
     worker = f"{run}.{os.environ.get('WINDLASS_ATTEMPT', '0')}"
     longest_idle = float(os.environ.get("WINDLASS_CALLS_IDLE", "60"))
@@ -142,7 +186,7 @@ def serve(box: Mailbox) -> int:
 
 
 def perform(call: bytes) -> bytes:
-    """Calls what was sent; whatever happens becomes a result."""
+    """Performs a call; its value or its exception becomes the result."""
     try:
         function, args, kwargs = pickle.loads(call)  # noqa: S301 (what we are for)
         value = function(*args, **kwargs)

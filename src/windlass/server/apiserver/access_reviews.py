@@ -1,4 +1,4 @@
-"""Questions about oneself: who am I, may I, and what may I all do here.
+"""Self-reviews of a caller: its identity, one permission, and all of its rules.
 
 Answered in place, never stored. Called by `server.app` for the paths of `discovery.REVIEWS`.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from windlass.server import roles
-from windlass.server.access import Access
-from windlass.server.identity import Attributes, Identity
+from windlass.server.auth import rbac
+from windlass.server.auth.authenticator import Access
+from windlass.server.auth.identity import Attributes, Identity
 from windlass.store import errors
 
 
@@ -20,7 +20,7 @@ async def answer(
     if body.get("kind", kind) != kind:
         raise errors.BadRequest(f"the body must be a {kind}")
     if kind == "SelfSubjectReview":
-        return _who(identity)
+        return _self_subject(identity)
     spec = body.get("spec")
     if not isinstance(spec, dict):
         raise errors.Invalid(
@@ -32,7 +32,7 @@ async def answer(
     return _all_rules(spec, identity, access)
 
 
-def _who(identity: Identity) -> dict[str, Any]:
+def _self_subject(identity: Identity) -> dict[str, Any]:
     return {
         "kind": "SelfSubjectReview",
         "apiVersion": "authentication.k8s.io/v1",
@@ -46,7 +46,7 @@ async def _may(spec: dict[str, Any], identity: Identity, access: Access) -> dict
     if isinstance(resource, dict) and path is None:
         allowed = await access.allowed(identity, _attributes(resource))
     elif isinstance(path, dict) and resource is None:
-        allowed = roles.path_allowed(identity, str(path.get("path", "")), access.bindings)
+        allowed = rbac.path_allowed(identity, str(path.get("path", "")), access.bindings)
     else:
         message = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
         raise errors.Invalid(
@@ -62,9 +62,9 @@ async def _may(spec: dict[str, Any], identity: Identity, access: Access) -> dict
     }
 
 
-def _attributes(asked: dict[str, Any]) -> Attributes:
+def _attributes(requested: dict[str, Any]) -> Attributes:
     def text(name: str) -> str:
-        value = asked.get(name) or ""
+        value = requested.get(name) or ""
         return value if isinstance(value, str) else str(value)
 
     return Attributes(
@@ -79,13 +79,13 @@ def _all_rules(spec: dict[str, Any], identity: Identity, access: Access) -> dict
         paths = [{"verbs": ["*"], "nonResourceURLs": ["*"]}]
     else:
         namespace = spec.get("namespace")
-        held = roles.rules_in(
+        rules = rbac.rules_in(
             identity, namespace if isinstance(namespace, str) else "", access.bindings
         )
         resource_rules = [
-            described for rule in (*roles.EVERYONE, *held) for described in _described(rule)
+            described for rule in (*rbac.EVERYONE, *rules) for described in _described(rule)
         ]
-        urls = [url for path in roles.OPEN_PATHS for url in (path, f"{path}/*")]
+        urls = [url for path in rbac.OPEN_PATHS for url in (path, f"{path}/*")]
         paths = [{"verbs": ["get"], "nonResourceURLs": urls}]
     return {
         "kind": "SelfSubjectRulesReview",
@@ -100,8 +100,8 @@ def _all_rules(spec: dict[str, Any], identity: Identity, access: Access) -> dict
     }
 
 
-def _described(rule: roles.Rule) -> list[dict[str, list[str]]]:
-    """A rule the way RBAC writes it: one per API group."""
+def _described(rule: rbac.Rule) -> list[dict[str, list[str]]]:
+    """A rule in the form of RBAC: one per API group."""
     by_group: dict[str, list[str]] = {}
     for key in rule.resources:
         full, _, subresource = key.partition("/")

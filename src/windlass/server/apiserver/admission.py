@@ -1,7 +1,7 @@
-"""Rules that need to know the caller: whose name a Run carries, and which objects a node makes.
+"""Admission rules that depend on the caller: the user of a Run, and the objects of a node.
 
-Called by `server.objects` after authorisation and before the write. On Kubernetes a
-ValidatingAdmissionPolicy says the same.
+Called by `server.apiserver.handlers` after authorisation and before the write. On Kubernetes a
+ValidatingAdmissionPolicy has the same rules.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
-from windlass.control import engine, podrender
-from windlass.kinds import queue, reasons, run
-from windlass.kinds.resources import Resource
-from windlass.server.identity import Attributes, Identity
-from windlass.server.rights import refusal
+from windlass.control.model import capabilities, unsupported
+from windlass.kinds import reasons
+from windlass.kinds.types import queue, run
+from windlass.kinds.types.resource import Resource
+from windlass.server.auth.authorization import refusal
+from windlass.server.auth.identity import Attributes, Identity
 from windlass.store import errors
 from windlass.store.embedded.api import Api
 from windlass.store.embedded.client import EmbeddedStore
@@ -24,11 +25,11 @@ _USER_PATHS: dict[str, tuple[str, ...]] = {
     "runs.windlass.dev": ("spec", "user"),
     "cronruns.windlass.dev": ("spec", "template", "spec", "user"),
 }
-"""Where a kind says in whose name it runs."""
+"""The field with the user of a Run, by kind."""
 
 
 def admit_create(identity: Identity, resource: Resource, body: dict[str, Any]) -> None:
-    """Fills in the caller's name; refuses another's."""
+    """Fills in the name of the caller; refuses the name of another user."""
     if identity.node:
         _only_own_name(identity, resource, body)
     path = _USER_PATHS.get(resource.key)
@@ -36,31 +37,31 @@ def admit_create(identity: Identity, resource: Resource, body: dict[str, Any]) -
         return
     holder = _holder(body, path)
     if holder is None:
-        return  # not a Run at all: validation says so, and better
+        return  # not a Run: validation refuses it with a better message
     user = holder.get(path[-1])
     if not user:
         holder[path[-1]] = identity.user
     elif user != identity.user and not identity.is_master:
-        raise _foreign(identity, resource, body)
+        raise _other_user(identity, resource, body)
 
 
-def admit_run(facts: engine.Engine, body: dict[str, Any]) -> None:
-    """Refuses at once what this engine can never do."""
+def admit_run(facts: capabilities.Engine, body: dict[str, Any]) -> None:
+    """Refuses a Run that this engine can never run."""
     try:
         wanted = msgspec.convert(body, run.Run, strict=False)
     except msgspec.ValidationError:
-        return  # validation says so, and better
-    problem = podrender.unsupported_by(facts, wanted.spec)
+        return  # validation refuses it with a better message
+    problem = unsupported.unsupported_by(facts, wanted.spec)
     if problem:
-        field, _, words = problem.partition(": ")
+        field, _, message = problem.partition(": ")
         raise errors.Invalid(
             f'Run.windlass.dev "{wanted.name}" is invalid: {problem}',
-            causes=(errors.Cause(field, words, "FieldValueNotSupported"),),
+            causes=(errors.Cause(field, message, "FieldValueNotSupported"),),
         )
 
 
 def keep_for_ledger(body: dict[str, Any]) -> None:
-    """From the beginning, so that the run controller need not write it later."""
+    """Adds the finalizer at creation, so that the run controller need not write it later."""
     metadata = body.setdefault("metadata", {})
     if isinstance(metadata, dict):
         names = metadata.get("finalizers") or []
@@ -75,8 +76,8 @@ _QUEUE_PATHS: dict[str, tuple[str, ...]] = {
 
 
 async def admit_queue(api: Api, resource: Resource, target: tuple[str, str], change: Any) -> None:
-    """Refuses work that names a queue which is for others. One that does not exist yet may come:
-    then the scheduler says so, as it does when a queue changes later."""
+    """Refuses a Run in a queue of other teams. A queue that does not exist may be created later:
+    then the scheduler reports it, as it does when a queue changes later."""
     path = _QUEUE_PATHS.get(resource.key)
     if path is None:
         return
@@ -91,10 +92,10 @@ async def admit_queue(api: Api, resource: Resource, target: tuple[str, str], cha
         is_parent = any(other.spec.parent == each.name for other in listed)
         if each.name not in wanted or namespace in allowed or not (allowed or is_parent):
             continue
-        whose = f"is for the namespaces {', '.join(sorted(allowed)[:5])}, not for {namespace}"
-        whose = whose if allowed else "takes no runs, it only holds queues together"
+        access = f"is for the namespaces {', '.join(sorted(allowed)[:5])}, not for {namespace}"
+        access = access if allowed else "takes no runs, it only holds queues together"
         raise errors.Forbidden(
-            f"{reasons.Reason.QUEUE_NOT_YOURS}: queue {each.name} {whose}; "
+            f"{reasons.Reason.QUEUE_NOT_YOURS}: queue {each.name} {access}; "
             f"leave {'.'.join(path)} out to use your team's own, or see `windlass queue tree`"
         )
 
@@ -105,7 +106,7 @@ _OVERRIDE = ("spec", "budget", "override")
 async def sign_override(
     api: Api, identity: Identity, resource: Resource, target: tuple[str, str], change: Any
 ) -> None:
-    """Whoever gives a queue leave to exceed its budget is named in it, whatever he wrote."""
+    """Sets the author of a budget override to the caller, whatever the request has."""
     if resource.key != "queues.windlass.dev":
         return
     if isinstance(change, list):
@@ -123,7 +124,7 @@ async def sign_override(
 
 
 def _sign_operations(identity: Identity, change: list[Any]) -> None:
-    """The same in a JSON patch: wherever it could put a name."""
+    """The same for a JSON patch: at every path that could set the name."""
     path = (*_OVERRIDE, "by")
     for operation in change:
         if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
@@ -140,7 +141,7 @@ def _sign_operations(identity: Identity, change: list[Any]) -> None:
 async def admit_replace(
     api: Api, identity: Identity, resource: Resource, target: tuple[str, str], body: dict[str, Any]
 ) -> None:
-    """As `admit_patch`; a user who is left out stays who he was."""
+    """As `admit_patch`; a user that is left out keeps its value."""
     path = _USER_PATHS.get(resource.key)
     if path is None:
         return
@@ -156,20 +157,20 @@ async def admit_replace(
 async def admit_patch(
     api: Api, identity: Identity, resource: Resource, target: tuple[str, str], change: Any
 ) -> None:
-    """Refuses a change (any patch, or a whole object) that puts in another user's name."""
+    """Refuses a change (any patch, or a whole object) that sets the name of another user."""
     path = _USER_PATHS.get(resource.key)
     if path is None or identity.is_master:
         return
     named = _values_in_json_patch(change, path) if isinstance(change, list) else [_at(change, path)]
-    foreign = {user for user in named if user and user != identity.user}
-    if foreign and foreign != {await _current(api, resource, target, path)}:
-        raise _foreign(identity, resource, {"metadata": {"name": target[1]}})
+    others = {user for user in named if user and user != identity.user}
+    if others and others != {await _current(api, resource, target, path)}:
+        raise _other_user(identity, resource, {"metadata": {"name": target[1]}})
 
 
 async def _current(
     api: Api, resource: Resource, target: tuple[str, str], path: tuple[str, ...]
 ) -> str | None:
-    """What is there now; None where there is nothing, which the write itself will say."""
+    """The present value; None without an object: then the write itself answers NotFound."""
     try:
         return _at(msgspec.json.decode(await api.get(resource, *target)), path)
     except errors.NotFound:
@@ -177,7 +178,7 @@ async def _current(
 
 
 def _values_in_json_patch(change: list[Any], path: tuple[str, ...]) -> list[Any]:
-    """Every value a JSON patch could put at the path: at it, or inside something above it."""
+    """Every value that a JSON patch could set at the path: at it, or inside a value above it."""
     found = []
     for operation in change:
         if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
@@ -186,7 +187,7 @@ def _values_in_json_patch(change: list[Any], path: tuple[str, ...]) -> list[Any]
         if steps != path[: len(steps)]:
             continue
         if operation.get("op") in ("copy", "move"):
-            # Where the value comes from is only known when it is applied: never a way round.
+            # The source of the value is known only when the patch is applied: refuse it always.
             found.append(operation.get("from") or "?")
         else:
             found.append(_at(operation.get("value"), path[len(steps) :]))
@@ -194,7 +195,7 @@ def _values_in_json_patch(change: list[Any], path: tuple[str, ...]) -> list[Any]
 
 
 def _holder(body: Any, path: tuple[str, ...]) -> dict[str, Any] | None:
-    """The object that holds the last field of the path."""
+    """The object that contains the last field of the path."""
     for part in path[:-1]:
         body = body.get(part) if isinstance(body, dict) else None
     return body if isinstance(body, dict) else None
@@ -216,7 +217,7 @@ def _only_own_name(identity: Identity, resource: Resource, body: dict[str, Any])
         )
 
 
-def _foreign(identity: Identity, resource: Resource, body: dict[str, Any]) -> errors.Forbidden:
+def _other_user(identity: Identity, resource: Resource, body: dict[str, Any]) -> errors.Forbidden:
     metadata = body.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else ""
     field = ".".join(_USER_PATHS[resource.key])

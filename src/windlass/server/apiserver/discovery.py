@@ -1,7 +1,7 @@
-"""What this server serves, told the way Kubernetes tells it: plain and aggregated discovery.
+"""Discovery documents of this server in the plain and the aggregated form of Kubernetes.
 
-Generated from `kinds.registry` plus the reviews that are answered but never stored. Documents are
-encoded once: they do not change while the server runs.
+Generated from `kinds.registry` plus the reviews, which are never stored. Documents are encoded
+once: they do not change while the server runs.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from windlass.kinds import registry
-from windlass.kinds.resources import Resource
-from windlass.server import negotiation
+from windlass.kinds.types.resource import Resource
+from windlass.server.http import negotiation
 
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 OBJECT_VERBS = ("get", "patch", "update")
@@ -22,7 +22,7 @@ OBJECT_VERBS = ("get", "patch", "update")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Subresource:
-    """How a subresource is described: the kind it takes or gives, and its verbs."""
+    """The description of a subresource: its kind, and its verbs."""
 
     verbs: tuple[str, ...]
     kind: str = ""
@@ -45,7 +45,7 @@ SUBRESOURCES: dict[str, Subresource] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Review:
-    """A question posted to the server and answered in place."""
+    """A review that the server answers in place."""
 
     group: str
     version: str
@@ -62,7 +62,7 @@ REVIEWS: tuple[Review, ...] = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Service:
-    """Something of the platform API that is asked or sent, and is no object."""
+    """A resource of the platform API that is not an object."""
 
     name: str
     kind: str
@@ -81,7 +81,7 @@ SERVICES: tuple[Service, ...] = (
 
 
 def platform_document(path: str, accept: str | None) -> tuple[bytes, str] | None:
-    """The same for a server that serves the platform API alone."""
+    """The same for a server with the platform API alone."""
     group, version = PLATFORM
     if path in ("/apis", f"/apis/{group}", f"/apis/{group}/{version}"):
         return document(path, accept, "", only=group)
@@ -91,8 +91,8 @@ def platform_document(path: str, accept: str | None) -> tuple[bytes, str] | None
 def document(
     path: str, accept: str | None, address: str, *, only: str = ""
 ) -> tuple[bytes, str] | None:
-    """The discovery document at a path and its content type; None where there is none. `only`:
-    the one group that is served."""
+    """The discovery document at a path and its content type; None if the path has none. `only`: the
+    one group that is served."""
     if path in ("/api", "/apis"):
         version = _aggregated_version(accept)
         if version:

@@ -1,7 +1,7 @@
 """The verbs on objects: from a parsed request to a call of the Api, and back to bytes.
 
-Called by `server.app` with an authenticated and authorised call. Bodies of lists and events are
-passed on as the store encoded them; only tables and partial metadata look inside.
+Called by `server.app` with an authenticated and authorised call. The store has encoded the bodies
+of lists and events; only tables and partial metadata decode them.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from windlass.kinds import times
-from windlass.server import admission, bodies, negotiation, nodes, queries, streams, tables
-from windlass.server.identity import Identity
-from windlass.server.metrics import Metrics
-from windlass.server.negotiation import Form
-from windlass.server.paths import Target
+from windlass.kinds.values import times
+from windlass.server.apiserver import admission, node_proxy, run_privileges, tables
+from windlass.server.apiserver.paths import Target
+from windlass.server.auth.authorization import Rights
+from windlass.server.auth.identity import Identity
+from windlass.server.http import bodies, negotiation, queries, streams
+from windlass.server.http.metrics import Metrics
+from windlass.server.http.negotiation import Form
+from windlass.server.http.request_handler import RequestRecord
+from windlass.server.http.responses import JSON_HEADERS, json_response
 from windlass.store import errors
 from windlass.store.embedded.api import Api
-from windlass.store.embedded.requests import RawEvent, RawList, WriteOptions
+from windlass.store.embedded.options import RawEvent, RawList, WriteOptions
 
-_LOG_PATIENCE = 2.0
-"""How long a log may be silent before its client is told that it has begun."""
-JSON_HEADERS = {"Content-Type": "application/json"}
-_WARNING_LENGTH, _WARNING_ROOM, _WARNING_COUNT = 256, 4096, 32
-"""Characters of one warning and of all warnings of an answer, as in Kubernetes; and how many,
+_LOG_TIMEOUT = 2.0
+"""How long a log may be silent before its client gets the response headers."""
+_WARNING_LENGTH, _WARNING_TOTAL, _WARNING_COUNT = 256, 4096, 32
+"""Characters of one warning and of all warnings of a response, as in Kubernetes; and how many,
 because Python's own client takes no more than 100 headers."""
 _SUCCESS: dict[str, Any] = {
     "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
@@ -44,13 +47,23 @@ class Call:
     verb: str
     query: queries.Query
     identity: Identity
+    record: RequestRecord
     form: Form = negotiation.PLAIN
     created: str = ""
-    """The name of what was created."""
+    """The name of the created object."""
     still: streams.Still | None = None
-    """Whether the caller may still have what stays open: a watch, a log, a session."""
+    """Whether the caller may still use an open stream: a watch, a log, a session."""
     ledger: bool = False
-    """What is created is a Run, and a ledger will write down what it holds."""
+    """The created object is a Run whose usage a ledger records."""
+
+    def describe(self) -> None:
+        """Sets the verb and the objects in the record of the request."""
+        record, target = self.record, self.target
+        record.describe(self.verb, target.resource.key)
+        record.object = True
+        record.subresource, record.namespace = target.subresource, target.namespace
+        record.name = target.name
+        record.dry_run = bool(self.query) and self.query.get("dryRun") == "All"
 
 
 class Objects:
@@ -59,9 +72,11 @@ class Objects:
         api: Api,
         metrics: Metrics,
         open_streams: streams.Streams,
-        gateway: nodes.NodeGateway | None,
+        gateway: node_proxy.NodeGateway | None,
+        rights: Rights,
     ) -> None:
         self._api = api
+        self._rights = rights
         self._metrics = metrics
         self._streams = open_streams
         self._gateway = gateway
@@ -106,6 +121,7 @@ class Objects:
         if call.form.encoding != "json":
             raise errors.NotAcceptable("a watch is served as application/json only")
         lines = streams.watch_lines(batches, _event_encoder(call))
+        call.record.begin(200)
         self._metrics.watching(target.resource.key, 1)
         try:
             return await self._streams.serve(
@@ -123,11 +139,12 @@ class Objects:
         admission.admit_create(call.identity, target.resource, body)
         place = (target.namespace, "")
         await admission.admit_queue(self._api, target.resource, place, body)
+        await self._admit_privileges(call, place, body)
         await admission.sign_override(self._api, call.identity, target.resource, place, body)
         if call.ledger:
             admission.keep_for_ledger(body)
         data = await self._api.create(target.resource, target.namespace, body, options)
-        call.created = tables.head(data).name
+        call.created = call.record.name = tables.head(data).name
         return _one(call, data, 201, options)
 
     async def _update(self, call: Call) -> web.Response:
@@ -138,6 +155,7 @@ class Objects:
             place = (target.namespace, target.name)
             await admission.admit_replace(self._api, call.identity, target.resource, place, body)
             await admission.admit_queue(self._api, target.resource, place, body)
+            await self._admit_privileges(call, place, body)
             await admission.sign_override(self._api, call.identity, target.resource, place, body)
         data = await self._api.replace(
             target.resource, target.namespace, target.name, body, options, target.subresource
@@ -151,12 +169,17 @@ class Objects:
             place = (target.namespace, target.name)
             await admission.admit_patch(self._api, call.identity, target.resource, place, patch)
             await admission.admit_queue(self._api, target.resource, place, patch)
+            await self._admit_privileges(call, place, patch)
             await admission.sign_override(self._api, call.identity, target.resource, place, patch)
         data = await self._api.patch(
             target.resource, target.namespace, target.name, patch, patch_type, options,
             target.subresource,
         )  # fmt: skip
         return _one(call, data, 200, options)
+
+    async def _admit_privileges(self, call: Call, place: tuple[str, str], change: Any) -> None:
+        resource = call.target.resource
+        await run_privileges.admit(self._api, self._rights, call.identity, resource, place, change)
 
     async def _delete(self, call: Call) -> web.Response:
         target = call.target
@@ -176,7 +199,7 @@ class Objects:
         deleted = await self._api.delete_collection(
             target.resource, target.namespace, query, options
         )
-        return _many(call, RawList(b",".join(deleted), self._api.engine.last_rv))
+        return _many(call, RawList(b",".join(deleted), self._api.mvcc.last_rv))
 
     # --- pods and their nodes
 
@@ -192,23 +215,29 @@ class Objects:
         return json_response({**_SUCCESS, "code": 201}, 201)
 
     async def _log(self, call: Call) -> web.StreamResponse:
-        options = nodes.log_options(call.query)
+        options = queries.pod_log(call.query)
         pod = await self._pod(call)
         if self._gateway is None:
-            raise nodes.unreachable("the log", pod)
+            raise node_proxy.unreachable("the log", pod)
         pieces = self._gateway.log(pod, options)
         return await self._streams.serve(
-            call.request, pieces, "text/plain", patience=_LOG_PATIENCE, still=call.still
+            call.request, pieces, "text/plain", first_timeout=_LOG_TIMEOUT, still=call.still
         )
 
     async def _session(self, call: Call) -> web.StreamResponse:
         kind: Any = call.target.subresource
-        options = nodes.stream_options(call.request)
+        options = node_proxy.stream_options(call.request)
         pod = await self._pod(call)
         if self._gateway is None:
-            raise nodes.unreachable(kind, pod)
-        session = nodes.Session(call.request, kind)
-        talking = self._gateway.stream(kind, pod, options, session.accept)
+            raise node_proxy.unreachable(kind, pod)
+        session = node_proxy.Session(call.request, kind)
+
+        async def accept() -> web.WebSocketResponse:
+            socket = await session.accept()
+            call.record.begin(101)
+            return socket
+
+        talking = self._gateway.stream(kind, pod, options, accept)
         await streams.while_allowed(talking, call.still)
         return await session.close()
 
@@ -219,14 +248,7 @@ class Objects:
         return pod
 
 
-def json_response(
-    value: Any, code: int = 200, headers: dict[str, str] | None = None
-) -> web.Response:
-    body = msgspec.json.encode(value)
-    return web.Response(body=body, status=code, headers={**JSON_HEADERS, **(headers or {})})
-
-
-# --- answers in the form that was asked for -----------------------------------------------------
+# --- responses in the requested form ------------------------------------------------------------
 
 
 def _one(
@@ -245,12 +267,12 @@ def _one(
 
 
 def _warn(response: web.Response, warnings: list[str]) -> None:
-    """As many as clients are sure to take: one header too long and the whole answer is lost."""
-    room = _WARNING_ROOM
+    """As many as every client accepts: one header too long and the whole response is lost."""
+    budget = _WARNING_TOTAL
     for warning in warnings[:_WARNING_COUNT]:
         text = _header_text(warning[:_WARNING_LENGTH])
-        room -= len(text)
-        if room < 0:
+        budget -= len(text)
+        if budget < 0:
             return
         response.headers.add("Warning", f'299 - "{text}"')
 
@@ -281,7 +303,7 @@ def _table(call: Call, objects: list[bytes], metadata: dict[str, Any]) -> bytes:
 
 def _respond(data: bytes, form: Form, code: int = 200) -> web.Response:
     if form.encoding == "yaml":
-        import yaml  # late: kubectl turns JSON into YAML itself
+        import yaml  # late: kubectl converts JSON to YAML itself
 
         data = yaml.safe_dump(msgspec.json.decode(data), sort_keys=False).encode()
         return web.Response(body=data, status=code, headers={"Content-Type": "application/yaml"})
@@ -341,7 +363,7 @@ async def _delete_body(request: web.BaseRequest) -> dict[str, Any] | None:
 
 
 def _header_text(text: str) -> str:
-    """Printable ASCII without quotes to escape: what a header can hold."""
+    """Printable ASCII without quotes to escape: valid in a header."""
     plain = text.encode("ascii", "replace").decode()
     return (
         "".join(c if c.isprintable() else " " for c in plain)

@@ -1,19 +1,18 @@
-"""The way from the API to the node where a pod runs: logs, exec, attach, port-forward.
+"""Connects the API with the node of a pod: logs, exec, attach, port-forward.
 
-The server speaks HTTP and WebSocket with the client; whoever implements `NodeGateway` speaks with
-the node. Without one the paths answer with a clear Status.
+The server speaks HTTP and WebSocket with the client; an implementation of `NodeGateway` speaks with
+the node. Without one the paths answer with a Status.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Literal, Protocol
 
 from aiohttp import web
 
-from windlass.kinds import times
-from windlass.server import queries
+from windlass.podlogs.options import LogOptions, StreamOptions
+from windlass.server.http import queries
 from windlass.store import errors
 
 StreamKind = Literal["exec", "attach", "portforward"]
@@ -25,31 +24,8 @@ PROTOCOLS: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LogOptions:
-    container: str = ""
-    follow: bool = False
-    previous: bool = False
-    timestamps: bool = False
-    since_seconds: int | None = None
-    since_time: str = ""
-    tail_lines: int | None = None
-    limit_bytes: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StreamOptions:
-    container: str = ""
-    command: tuple[str, ...] = ()
-    stdin: bool = False
-    stdout: bool = False
-    stderr: bool = False
-    tty: bool = False
-    ports: tuple[int, ...] = ()
-
-
 class NodeGateway(Protocol):
-    """Reaches into a pod. `pod` is the object as stored; errors are `store.errors`."""
+    """Reaches a pod on its node. `pod` is the object as stored; errors are `store.errors`."""
 
     def log(self, pod: dict[str, Any], options: LogOptions, /) -> AsyncIterator[bytes]:
         """The log in pieces; with `follow` until the container ends."""
@@ -63,34 +39,9 @@ class NodeGateway(Protocol):
         accept: Callable[[], Awaitable[web.WebSocketResponse]],
         /,
     ) -> None:
-        """Carries a session; returns when it is over. `accept` opens the WebSocket, in the
-        protocol that `ws_protocol` names: whatever can be refused is refused before."""
+        """Carries a session; returns when it ends. `accept` opens the WebSocket in the protocol of
+        `ws_protocol`: every refusal happens before it."""
         ...
-
-
-def log_options(query: queries.Query) -> LogOptions:
-    since = query.get("sinceTime", "")
-    if since:
-        try:
-            times.parse(since)
-        except ValueError as problem:
-            raise errors.BadRequest(f"sinceTime: {problem}") from problem
-    counts = {}
-    for name in ("sinceSeconds", "tailLines", "limitBytes"):
-        value = queries.integer(query, name)
-        if value is not None and value < 0:
-            raise errors.BadRequest(f"{name} must not be negative")
-        counts[name] = value
-    return LogOptions(
-        container=query.get("container", ""),
-        follow=queries.flag(query, "follow"),
-        previous=queries.flag(query, "previous"),
-        timestamps=queries.flag(query, "timestamps"),
-        since_seconds=counts["sinceSeconds"],
-        since_time=since,
-        tail_lines=counts["tailLines"],
-        limit_bytes=counts["limitBytes"],
-    )
 
 
 def stream_options(request: web.BaseRequest) -> StreamOptions:
@@ -123,7 +74,7 @@ class Session:
         self._socket: web.WebSocketResponse | None = None
 
     async def accept(self) -> web.WebSocketResponse:
-        """Opens it, if the client asked for one in a protocol we speak."""
+        """Opens it, if the client requests a WebSocket in a supported protocol."""
         spoken = PROTOCOLS[self._kind]
         given = self._request.headers.get("Sec-WebSocket-Protocol", "")
         offered = [name.strip() for name in given.split(",")]
@@ -142,14 +93,14 @@ class Session:
         return socket
 
     async def close(self) -> web.WebSocketResponse:
-        """What to answer the request with: the socket, closed."""
+        """The response to the request: the closed socket."""
         socket = self._socket or await self.accept()
         await socket.close()
         return socket
 
 
 def unreachable(what: str, pod: dict[str, Any]) -> errors.Unavailable:
-    """What is answered where nothing reaches the node."""
+    """The error when no gateway reaches the node."""
     name = pod["metadata"]["name"]
     node = pod.get("spec", {}).get("nodeName")
     where = f"node {node} is not connected" if node else "the pod is on no node yet"

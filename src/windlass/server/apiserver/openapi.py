@@ -1,23 +1,27 @@
 """The OpenAPI v3 documents: one per group and version, with an index of them.
 
-`kubectl explain`, kubectl's validation and fuzzers read these. Schemas come from `kinds.schema`;
-paths, parameters and the Kubernetes extensions are added here. Built once, on first use.
+`kubectl explain`, kubectl's validation and fuzzers read these. Schemas come from
+`kinds.schema_export`; paths, parameters and the Kubernetes extensions are added here. Built once,
+on first use.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-import windlass
-from windlass.kinds.resources import Resource
-from windlass.server import accountsdoc, discovery, platformpaths
+from windlass.kinds.types.resource import Resource
+from windlass.server.apiserver import discovery
 from windlass.store import errors
+from windlass.version import VERSION
 
 Json = dict[str, Any]
+DescribePlatform = Callable[[str], tuple[Json, Json]]
+"""From the name of the schema of a Status to the paths and schemas of the platform API."""
 
 _STATUS = "io.k8s.apimachinery.pkg.apis.meta.v1.Status"
 _DELETE_OPTIONS = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"
@@ -30,13 +34,13 @@ _PATCH_TYPES = (
 )
 
 
-def document(path: str, *, only: str = "") -> bytes:
+def document(path: str, platform: DescribePlatform, *, only: str = "") -> bytes:
     """The document at a path below /openapi. `only`: the one group that is served."""
     parts = path.split("/")[1:]
     if parts == ["openapi", "v2"]:
         raise errors.NotAcceptable("OpenAPI v2 is not served; read /openapi/v3")
     if parts == ["openapi", "v3"]:
-        return _index(only)
+        return _index(platform, only)
     found = None
     if parts[:3] == ["openapi", "v3", "api"] and len(parts) == 4:
         found = ("", parts[3])
@@ -45,32 +49,32 @@ def document(path: str, *, only: str = "") -> bytes:
     served = found is not None and found[0] == (only or found[0])
     if found is None or not served or found[1] not in discovery.group_versions().get(found[0], ()):
         raise errors.NotFound("the server could not find the requested resource")
-    return _document(*found)
+    return _document(*found, platform)
 
 
 @functools.cache
-def _index(only: str) -> bytes:
+def _index(platform: DescribePlatform, only: str) -> bytes:
     paths = {}
     for group, versions in discovery.group_versions().items():
         for version in versions if group == (only or group) else ():
             place = f"apis/{group}/{version}" if group else f"api/{version}"
-            digest = hashlib.sha256(_document(group, version)).hexdigest()[:32].upper()
+            digest = hashlib.sha256(_document(group, version, platform)).hexdigest()[:32].upper()
             paths[place] = {"serverRelativeURL": f"/openapi/v3/{place}?hash={digest}"}
     return msgspec.json.encode({"paths": paths})
 
 
 @functools.cache
-def _document(group: str, version: str) -> bytes:
-    from windlass.kinds import schema  # late: a server that nobody asks does not pay for it
+def _document(group: str, version: str, platform: DescribePlatform) -> bytes:
+    from windlass.kinds import schema_export  # late: only clients that read OpenAPI need it
 
-    schemas: Json = dict(schema.openapi_schemas(group, version))
+    schemas: Json = dict(schema_export.openapi_schemas(group, version))
     for name, common in _COMMON_SCHEMAS.items():
         schemas.setdefault(name, common)
     paths: Json = {}
     for resource in discovery.resources_of(group, version):
         paths |= _resource_paths(resource, schemas)
-    if group == platformpaths.GROUP:
-        described, answers = accountsdoc.described(_STATUS)
+    if (group, version) == discovery.PLATFORM:
+        described, answers = platform(_STATUS)
         paths |= described
         schemas |= answers
     for review in discovery.reviews_of(group, version):
@@ -78,7 +82,7 @@ def _document(group: str, version: str) -> bytes:
     return msgspec.json.encode(
         {
             "openapi": "3.0.0",
-            "info": {"title": "Windlass", "version": windlass.__version__},
+            "info": {"title": "Windlass", "version": VERSION},
             "paths": paths,
             "components": {
                 "schemas": schemas,
@@ -148,7 +152,7 @@ def _subresource(resource: Resource, name: str, subresource: str) -> Json:
 
 
 class _Operations:
-    """The operations of one path, with what they share."""
+    """The operations of one path, with their common parts."""
 
     def __init__(
         self,
@@ -306,13 +310,13 @@ _LIST_PARAMETERS = (
 )
 _WATCH_PARAMETERS = (
     _query("watch", "boolean", "Stream changes instead of listing."),
-    _query("allowWatchBookmarks", "boolean", "Tell the version now and then."),
+    _query("allowWatchBookmarks", "boolean", "Send the version from time to time."),
     _query("sendInitialEvents", "boolean", "Begin with what there is."),
     _query("timeoutSeconds", "integer", "End the watch after this long."),
 )
 _WRITE_PARAMETERS = (
     _query("dryRun", "string", "All: do everything but keep it."),
-    _query("fieldManager", "string", "Who writes; accepted and not recorded."),
+    _query("fieldManager", "string", "The name of the writer; accepted and not recorded."),
     _query("fieldValidation", "string", "Strict, Warn or Ignore fields that are unknown."),
 )
 _DELETE_PARAMETERS = (

@@ -1,4 +1,4 @@
-"""From a URL's path to what it names: a collection, an object, a subresource or a review.
+"""Parses the path of a URL: a collection, an object, a subresource or a review.
 
 Called once per request; plain splitting and one dictionary look-up, no patterns.
 """
@@ -10,13 +10,13 @@ import functools
 import urllib.parse
 
 from windlass.kinds import registry
-from windlass.kinds.resources import Resource
-from windlass.server import discovery
+from windlass.kinds.types.resource import Resource
+from windlass.server.apiserver import discovery
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """What an object path names. `name` empty: the collection."""
+    """The target of an object path. `name` empty: the collection."""
 
     resource: Resource
     namespace: str = ""
@@ -25,7 +25,7 @@ class Target:
 
 
 def parse(raw_path: str) -> Target | discovery.Review | None:
-    """The target of a path as it came over the wire; None where there is none."""
+    """The target of a path as received; None if there is none."""
     parts = raw_path.split("/")[1:]
     if len(parts) < 3 or "" in parts:
         return None

@@ -1,9 +1,9 @@
 """Limits on how many runs a user may have submitted in a queue: a run beyond one is refused.
 
-As a cluster refuses what exceeds a ResourceQuota: 403, with the numbers. Requests of one user are
-answered one after another where such a limit binds, so that two at once do not both get the last
-place. On Kubernetes no admission policy can count: there such a run is accepted and waits with the
-same words (`core.userlimits`).
+Like a ResourceQuota: 403, with the numbers. Where such a limit binds, requests of one user are
+serialised, so that two concurrent requests do not both get the last place. On Kubernetes no
+admission policy can count: there such a run is accepted and waits with the same message
+(`core.quota.user_limits`).
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from windlass.kinds import queue
-from windlass.server.identity import Identity
-from windlass.store import client, errors
-from windlass.store.reflector import Change, Reflector
+from windlass.kinds.types import queue
+from windlass.server.auth.identity import Identity
+from windlass.store import errors, interface
+from windlass.store.informer import Change, Informer
 
 if TYPE_CHECKING:
-    from windlass.control.explainer import Explainer
+    from windlass.control.explain.service import Explainer
 
 _SHOWN_WITHIN = 2.0
-"""Seconds in which a run that was created is seen by whoever counts."""
+"""Seconds in which the informer shows a created run."""
 
 
 class Submissions:
-    def __init__(self, store: client.Store, explainer: Callable[[], Awaitable[Explainer]]) -> None:
+    def __init__(
+        self, store: interface.Store, explainer: Callable[[], Awaitable[Explainer]]
+    ) -> None:
         self._explainer = explainer
-        self._queues = Reflector(store, queue.Queue)
+        self._queues = Informer(store, queue.Queue)
         self._queues.add_handler(self._queue_changed)
         self._limited: set[str] = set()
         """Queues that limit how many runs a user may submit."""
@@ -53,8 +55,8 @@ class Submissions:
     async def admitted(
         self, identity: Identity, namespace: str, body: dict[str, Any], created: Callable[[], str]
     ) -> AsyncIterator[None]:
-        """Create the run inside: Forbidden if its user has as many as the limit already. `created`:
-        its name afterwards; empty: nothing was written."""
+        """Create the run inside: Forbidden if its user has reached the limit. `created`: its name
+        afterwards; empty: nothing was written."""
         spec = body.get("spec")
         spec = spec if isinstance(spec, dict) else {}
         user = str(spec.get("user") or identity.user)
@@ -83,21 +85,24 @@ class Submissions:
                 )
 
     def _limits(self, named: str, namespace: str, user: str) -> list[tuple[str, int]]:
-        """The queues whose limits count for a run, and how many runs each lets the user have."""
-        from windlass.control import snapshots
+        """The queues whose limits apply to a run, and the number of runs that each allows the
+        user."""
+        from windlass.control.convert import run_workloads
 
-        name = named or snapshots.homes(self._queues).get(namespace, snapshots.DEFAULT_QUEUE)
+        name = named or run_workloads.homes(self._queues).get(
+            namespace, run_workloads.DEFAULT_QUEUE
+        )
         found = []
         for above in self._path(name):
             each = self._queues.get(above)
-            limits = snapshots.read_queue(each).user_limits if each is not None else None
+            limits = run_workloads.read_queue(each).user_limits if each is not None else None
             most = limits.of(user).submitted if limits is not None else None
             if most is not None:
                 found.append((above, most))
         return found
 
     def _path(self, name: str) -> list[str]:
-        """The queue and those above it."""
+        """The queue and its ancestors."""
         path: list[str] = []
         while name not in path and (each := self._queues.get(name)) is not None:
             path.append(name)

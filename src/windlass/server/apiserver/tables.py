@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import datetime
 import functools
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from windlass.kinds import ages, jsonpath
-from windlass.kinds.resources import Column, Resource
-
-IncludeObject = Literal["None", "Metadata", "Object"]
+from windlass.kinds.types.resource import Column, Resource
+from windlass.kinds.values import ages, jsonpath
+from windlass.server.http.queries import IncludeObject
 
 _NAME_COLUMN: dict[str, Any] = {
     "name": "Name",
@@ -36,7 +35,7 @@ def table(
     now: datetime.datetime,
     with_columns: bool = True,
 ) -> bytes:
-    """A Table of the objects. Watches ask for the columns with their first event only."""
+    """A Table of the objects. Watches get the columns with the first event only."""
     rows = [_row(resource, data, version, include, now) for data in objects]
     return msgspec.json.encode(
         {
@@ -59,7 +58,7 @@ def partial(data: bytes, version: str) -> bytes:
 
 
 class Head(msgspec.Struct, rename="camel"):
-    """What answers need to know of an encoded object."""
+    """The fields of an encoded object that responses need."""
 
     name: str = ""
     uid: str = ""
@@ -114,7 +113,7 @@ def _cell(
     if column.type == "date":
         if not found or not isinstance(found[0], str):
             return "<unknown>" if column.json_path == ".metadata.creationTimestamp" else None
-        return ages.told(found[0], now)
+        return ages.age(found[0], now)
     if not found or (len(found) == 1 and found[0] is None):
         return None
     if column.type == "string":

@@ -1,8 +1,8 @@
-"""Who may do what: authentication by bearer token, authorisation by role, in one place.
+"""Authentication by bearer token, and authorisation by role.
 
-`server.app` asks once per request. Tokens and bindings are kept in memory by watching the Api, so
-that the way of a request does no reading of its own (except for a node's pods and for tokens made
-a moment ago). A refusal never tells whether the object exists: it is decided before any lookup.
+`server.app` calls it once per request. Tokens and bindings are cached by watching the Api, so that
+a request reads nothing from the store (except for the pods of a node and for tokens that were just
+created). A refusal never reveals whether the object exists: it is decided before any lookup.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import logging
 
 import msgspec
 
-from windlass.kinds import kubernetes
-from windlass.server import podtokens, roles
-from windlass.server.follow import Follower
-from windlass.server.identity import AUTHENTICATED, SYSTEM_NAMESPACE, Attributes, Identity
-from windlass.server.podtokens import PodTokens
-from windlass.server.rights import refusal
-from windlass.server.tokens import Tokens
+from windlass.kinds.types import core
+from windlass.server.auth import pod_tokens, rbac
+from windlass.server.auth.authorization import refusal
+from windlass.server.auth.bearer_tokens import Tokens
+from windlass.server.auth.identity import AUTHENTICATED, SYSTEM_NAMESPACE, Attributes, Identity
+from windlass.server.auth.pod_tokens import PodTokens
+from windlass.server.auth.watch_index import Follower
 from windlass.store import errors
 from windlass.store.embedded.api import Api
 
@@ -30,11 +30,11 @@ class Access:
         self._api = api
         self._tokens = Tokens(api)
         self.pods = pods
-        self.bindings = roles.Bindings()
+        self.bindings = rbac.Bindings()
         self._followers = [
-            Follower(api, kubernetes.Secret.resource, SYSTEM_NAMESPACE, self._tokens),
-            Follower(api, kubernetes.RoleBinding.resource, "", self.bindings),
-            Follower(api, kubernetes.ClusterRoleBinding.resource, "", self.bindings),
+            Follower(api, core.Secret.resource, SYSTEM_NAMESPACE, self._tokens),
+            Follower(api, core.RoleBinding.resource, "", self.bindings),
+            Follower(api, core.ClusterRoleBinding.resource, "", self.bindings),
         ]
         self._notes: set[asyncio.Task[None]] = set()
 
@@ -52,8 +52,8 @@ class Access:
     async def still_allowed(
         self, authorization: str | None, identity: Identity, wanted: Attributes
     ) -> bool:
-        """Whether a request that was allowed when it came would be now: the token may have ended,
-        the role may be gone."""
+        """Whether a request that was allowed at its start is still allowed: the token may be
+        revoked, the role may be gone."""
         try:
             await self.authenticate(authorization)
         except errors.Unauthorized:
@@ -61,7 +61,7 @@ class Access:
         return await self.allowed(identity, wanted)
 
     def forget_token(self, token_id: str) -> None:
-        """A token that was ended opens nothing from now on, before the watch tells of it."""
+        """Makes a revoked token invalid now, before the watch shows it."""
         self._tokens.remove(SYSTEM_NAMESPACE, token_id)
 
     async def authenticate(self, authorization: str | None) -> Identity:
@@ -69,7 +69,7 @@ class Access:
         scheme, _, token = (authorization or "").partition(" ")
         found = None
         if scheme.lower() == "bearer":
-            if token.startswith(podtokens.PREFIX):
+            if token.startswith(pod_tokens.PREFIX):
                 pod = await self.pods.identify(token.strip())
                 found = (pod, "") if pod else None
             else:
@@ -84,8 +84,8 @@ class Access:
         return identity
 
     async def authorize(self, identity: Identity, wanted: Attributes) -> None:
-        """Returns if the caller may do it; Forbidden otherwise. Pods: see `podrights`."""
-        if not roles.allows(identity, wanted, self.bindings):
+        """Returns if the caller may do it; Forbidden otherwise. Pods: see `pod_authorizer`."""
+        if not rbac.allows(identity, wanted, self.bindings):
             raise refusal(identity, wanted)
         node = identity.node
         if not node or wanted.resource != "pods" or not wanted.name or identity.is_master:
@@ -94,8 +94,8 @@ class Access:
             raise refusal(identity, wanted)
 
     def authorize_path(self, identity: Identity, path: str) -> None:
-        """The same for paths outside the objects."""
-        if not roles.path_allowed(identity, path, self.bindings):
+        """The same for paths that are not objects."""
+        if not rbac.path_allowed(identity, path, self.bindings):
             raise errors.Forbidden(
                 f'forbidden: User "{identity.user}" cannot get path "{path}"', details={}
             )
@@ -110,7 +110,7 @@ class Access:
 
     async def _node_of(self, wanted: Attributes) -> str:
         try:
-            data = await self._api.get(kubernetes.Pod.resource, wanted.namespace, wanted.name)
+            data = await self._api.get(core.Pod.resource, wanted.namespace, wanted.name)
         except errors.NotFound:
             return ""
         return _pod_decoder.decode(data).spec.node_name
@@ -123,7 +123,7 @@ class Access:
 
 
 def acting_as(identity: Identity, user: str, groups: list[str]) -> Identity:
-    """`kubectl --as`: those who may do everything may look through another's eyes."""
+    """`kubectl --as`: callers that may do everything may act as another user."""
     if not identity.is_master or not user:
         raise refusal(identity, Attributes("impersonate", resource="users", name=user))
     return Identity(user, (*groups, AUTHENTICATED))

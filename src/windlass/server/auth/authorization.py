@@ -1,15 +1,15 @@
-"""Who may do what, as everybody here asks it: two questions, whoever answers them.
+"""The interface of authorisation, with one implementation per engine.
 
-Embedded, `access.Access` answers from role bindings; on a cluster `reviewing.Reviews` asks the API
-server. A refusal is worded the same, and the same whether the object exists or not.
+Embedded, `authenticator` decides by role bindings; on a cluster `delegated.Reviews` asks the API
+server. A refusal has the same message, whether the object exists or not.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from windlass.kinds import run
-from windlass.server.identity import Attributes, Identity
+from windlass.kinds.types import run
+from windlass.server.auth.identity import Attributes, Identity
 from windlass.store import errors
 
 
@@ -22,12 +22,13 @@ class Rights(Protocol):
 
 
 def creating_runs(namespace: str) -> Attributes:
-    """The right that code and calls are for: whoever has it may run code there anyway."""
+    """The permission for code and mailboxes: with it a user may run code in the namespace
+    anyway."""
     return Attributes("create", run.Run.resource.group, run.Run.resource.plural, "", namespace)
 
 
 def refusal(identity: Identity, wanted: Attributes, why: str = "") -> errors.Forbidden:
-    """Kubernetes' sentence for it, the same whether the object exists or not."""
+    """The message of Kubernetes, the same whether the object exists or not."""
     resource = f"{wanted.resource}.{wanted.group}" if wanted.group else wanted.resource
     subject = f'{resource} "{wanted.name}"' if wanted.name else resource
     plain = f"{wanted.resource}/{wanted.subresource}" if wanted.subresource else wanted.resource

@@ -1,8 +1,8 @@
-"""Bearer tokens: made, stored as hashes, found again.
+"""Bearer tokens: created, stored as hashes, looked up.
 
-A token is `wl_<id>_<43 url-safe characters>`; its Secret (type `windlass.dev/token`, namespace
-`windlass-system`, named by the id) holds only the SHA-256 of it, the user, groups and expiry. The
-32 random bytes cannot be guessed, so a slow hash would add nothing.
+A token is `wl_<id>_<43 url-safe characters>`. Its Secret (type `windlass.dev/token`, namespace
+`windlass-system`, named by the id) has only its SHA-256, the user, groups and expiry. The 32 random
+bytes cannot be guessed, so a slow hash would add nothing.
 """
 
 from __future__ import annotations
@@ -22,33 +22,34 @@ from typing import Any
 
 import msgspec
 
-from windlass.kinds import kubernetes, times
-from windlass.server.identity import AUTHENTICATED, SYSTEM_NAMESPACE, Identity
+from windlass.kinds.types import core
+from windlass.kinds.values import times
+from windlass.server.auth.identity import AUTHENTICATED, SYSTEM_NAMESPACE, Identity
 from windlass.store import errors
 from windlass.store.embedded.api import Api
-from windlass.store.embedded.requests import DeleteOptions, ListQuery, WriteOptions
+from windlass.store.embedded.options import DeleteOptions, ListQuery, WriteOptions
 
 TOKEN_TYPE = "windlass.dev/token"  # noqa: S105 (a type, not a secret)
 LAST_USED = "windlass.dev/last-used"
 SERVER_USER = "system:windlass-server"
 _USED_EVERY_SECONDS = 60.0
 KEPT_SECONDS = 30 * 86400.0
-"""How long a token that has ended is still shown."""
+"""How long an expired token is still listed."""
 SWEEP_SECONDS = 6 * 3600.0
 _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(slots=True)
 class Record:
-    """What the server knows of one token."""
+    """A token as the server knows it."""
 
     hash: str
     identity: Identity
     expires: float | None
     note: str = ""
-    """What it is for, in its maker's words."""
+    """Its purpose, as its creator describes it."""
     noted: float = float("-inf")
-    """When its last use was last written down, by the monotonic clock."""
+    """When its last use was last recorded, by the monotonic clock."""
 
 
 class Tokens:
@@ -73,7 +74,7 @@ class Tokens:
             self._records.pop(name, None)
 
     async def identify(self, token: str) -> tuple[Identity, str] | None:
-        """Whose token it is and, once a minute, the id whose use should be written down."""
+        """The identity of a token and, once a minute, the id whose use should be recorded."""
         token_id = id_of(token)
         if not token_id:
             return None
@@ -93,16 +94,16 @@ class Tokens:
         patch = {"metadata": {"annotations": {LAST_USED: times.seconds(times.now())}}}
         try:
             await self._api.patch(
-                kubernetes.Secret.resource, SYSTEM_NAMESPACE, token_id, patch, "merge",
+                core.Secret.resource, SYSTEM_NAMESPACE, token_id, patch, "merge",
                 WriteOptions(user=SERVER_USER),
             )  # fmt: skip
         except errors.NotFound:
             self._records.pop(token_id, None)
 
     async def _fetch(self, token_id: str) -> Record | None:
-        """A token that was made a moment ago may not have come through the watch yet."""
+        """A token that was just created may not have come through the watch yet."""
         try:
-            data = await self._api.get(kubernetes.Secret.resource, SYSTEM_NAMESPACE, token_id)
+            data = await self._api.get(core.Secret.resource, SYSTEM_NAMESPACE, token_id)
         except errors.ApiError:
             return None
         self.put(SYSTEM_NAMESPACE, token_id, msgspec.json.decode(data))
@@ -116,7 +117,7 @@ async def create_token(
     ttl: datetime.timedelta | None = None,
     note: str = "",
 ) -> str:
-    """A new token for a user. This is the only time it is seen: the store keeps its hash."""
+    """A new token for a user. Only this call returns it: the store keeps its hash."""
     token_id = secrets.token_hex(6)
     token = f"wl_{token_id}_{secrets.token_urlsafe(32)}"
     content = {"hash": _hash(token), "user": user, "groups": ",".join(groups)}
@@ -131,27 +132,27 @@ async def create_token(
         "metadata": {"name": token_id, "namespace": SYSTEM_NAMESPACE},
         "data": {key: base64.b64encode(value.encode()).decode() for key, value in content.items()},
     }
-    await api.create(
-        kubernetes.Secret.resource, SYSTEM_NAMESPACE, body, WriteOptions(user=SERVER_USER)
-    )
+    await api.create(core.Secret.resource, SYSTEM_NAMESPACE, body, WriteOptions(user=SERVER_USER))
     return token
 
 
 async def revoke_token(api: Api, token_id: str) -> None:
-    """Ends a token by its id (the part between the underscores)."""
-    await api.delete(kubernetes.Secret.resource, SYSTEM_NAMESPACE, token_id, DeleteOptions())
+    """Revokes a token by its id (the part between the underscores)."""
+    await api.delete(core.Secret.resource, SYSTEM_NAMESPACE, token_id, DeleteOptions())
 
 
 async def list_tokens(api: Api) -> list[dict[str, Any]]:
-    """All tokens as people may see them, oldest first; never the hash."""
+    """All tokens for listing, oldest first; never the hash."""
     query = ListQuery(field_selector=f"type={TOKEN_TYPE}")
-    page = await api.list(kubernetes.Secret.resource, SYSTEM_NAMESPACE, query)
-    found = [told for data in page.items if (told := _told(msgspec.json.decode(data)))]
+    page = await api.list(core.Secret.resource, SYSTEM_NAMESPACE, query)
+    found = [
+        described for data in page.items if (described := _described(msgspec.json.decode(data)))
+    ]
     return sorted(found, key=lambda each: (each["created"], each["id"]))
 
 
 async def sweep(api: Api, now: float) -> list[str]:
-    """Removes tokens that ended long ago; until then people see when theirs did. Their ids."""
+    """Removes tokens that expired long ago; until then users see the time. Returns their ids."""
     gone = []
     for each in await list_tokens(api):
         if each["expires"] and now - times.parse(each["expires"]).timestamp() > KEPT_SECONDS:
@@ -171,13 +172,13 @@ async def sweep_regularly(api: Api) -> None:
 
 
 def id_of(token: str) -> str:
-    """The part of a token that names it; "" of what is no token."""
+    """The id in a token; "" if the text is no token."""
     parts = token.split("_", 2)
     well_formed = len(parts) == 3 and parts[0] == "wl" and parts[1].isalnum() and token.isascii()
     return parts[1] if well_formed and len(token) <= 256 else ""
 
 
-def _told(obj: dict[str, Any]) -> dict[str, Any] | None:
+def _described(obj: dict[str, Any]) -> dict[str, Any] | None:
     record = read_record(obj)
     if record is None:
         return None
@@ -196,8 +197,8 @@ def _told(obj: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def read_record(obj: dict[str, Any]) -> Record | None:
-    """The token a Secret describes; None if it is no token or cannot be read (it then opens
-    nothing)."""
+    """The token that a Secret describes; None if it is no token or cannot be parsed (it is then
+    invalid)."""
     if obj.get("type") != TOKEN_TYPE:
         return None
     try:

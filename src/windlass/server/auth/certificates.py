@@ -1,8 +1,8 @@
 """The server's own certificate authority and certificate, kept in STATE/tls.
 
 TLS is always on: kubectl sends no token over plain HTTP. The `cryptography` library is loaded only
-when something has to be made; what was made is described in `made.json`, so that a normal start
-needs neither the library nor a look into the certificates.
+to create something. `made.json` describes what exists, so that a normal start needs neither the
+library nor the parsing of certificates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from windlass.kinds import times
+from windlass.kinds.values import times
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -31,19 +31,19 @@ RENEW_BEFORE = datetime.timedelta(days=30)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Files:
-    """Where the certificate, its key and the authority that clients should trust lie."""
+    """The paths of the certificate, its key and the authority that clients should trust."""
 
     certificate: Path
     key: Path
     authority: Path | None
-    """None: the certificate was given by the user and clients know its authority."""
+    """None: the user provided the certificate, and clients know its authority."""
 
     def authority_pem(self) -> bytes | None:
         return self.authority.read_bytes() if self.authority else None
 
 
 class _Made(msgspec.Struct):
-    """What lies in the folder."""
+    """The content of the folder."""
 
     names: list[str]
     expires: str
@@ -51,7 +51,7 @@ class _Made(msgspec.Struct):
 
 
 def ensure(folder: Path, listen_host: str) -> Files:
-    """A certificate for this machine that is good for at least a month more."""
+    """A certificate for this machine that is valid for at least another month."""
     files = Files(folder / "server.crt", folder / "server.key", folder / "ca.crt")
     names = subject_names(listen_host)
     made = _read_made(folder)
@@ -103,7 +103,7 @@ def _make(
 def _load_authority(
     folder: Path, made: _Made | None, now: datetime.datetime
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None:
-    """The authority that clients already trust, while it outlives what it is to sign."""
+    """The authority that clients already trust, if it outlives the new certificate."""
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,4 +1,4 @@
-"""Who asks for what: the two values that authentication and authorisation pass around."""
+"""The values of authentication and authorisation: the caller, and what it requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SYSTEM_NAMESPACE = "windlass-system"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodRef:
-    """Which pod."""
+    """Identifies a pod."""
 
     namespace: str
     name: str
@@ -28,10 +28,10 @@ class Identity:
     user: str
     groups: tuple[str, ...] = ()
     pod: PodRef | None = None
-    """The pod whose token this is: it may fetch its run's code and nothing else, whatever its
-    user and groups are bound to."""
+    """The pod of this token: it may fetch the code of its run and nothing else, whatever the
+    bindings of its user and groups."""
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """What else whoever authenticated them said of them; authorisation may ask for it."""
+    """Further attributes from the authenticator; authorisation may need them."""
 
     @property
     def is_master(self) -> bool:
@@ -39,7 +39,7 @@ class Identity:
 
     @property
     def node(self) -> str:
-        """The name of the node whose agent this is, or ""."""
+        """The name of the node if this is its agent, or ""."""
         if NODES in self.groups and self.user.startswith(NODE_PREFIX):
             return self.user.removeprefix(NODE_PREFIX)
         return ""
@@ -47,7 +47,7 @@ class Identity:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Attributes:
-    """What a request wants to do, as rules name it."""
+    """What a request wants to do, in the terms of RBAC rules."""
 
     verb: str
     group: str = ""
@@ -59,6 +59,6 @@ class Attributes:
 
     @property
     def key(self) -> str:
-        """`pods`, `pods/log`, `runs.windlass.dev/status`: how the role tables name it."""
+        """`pods`, `pods/log`, `runs.windlass.dev/status`: the name in the role tables."""
         key = f"{self.resource}.{self.group}" if self.group else self.resource
         return f"{key}/{self.subresource}" if self.subresource else key

@@ -1,7 +1,8 @@
-"""The agent's own way in: a kubeconfig with a token that may do what one node's agent may.
+"""The credentials of an agent: a kubeconfig with a token for the agent of one node.
 
-Written by `server.main` at each start into the agent's state folder, so that the agent never holds
-the admin's token: whoever takes over an agent has one node, not the platform.
+`server.main` writes it at each start into the agent's state folder. So the agent never has the
+token
+of the administrator: a compromised agent exposes one node, not the platform.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from windlass.server.identity import NODE_PREFIX, NODES
-from windlass.server.tokens import Tokens, create_token
+from windlass.server.auth.bearer_tokens import Tokens, create_token
+from windlass.server.auth.identity import NODE_PREFIX, NODES
 from windlass.store.embedded.api import Api
-from windlass.store.kubernetes import kubeconfig
-from windlass.store.kubernetes.access import KubeconfigError
+from windlass.store.kubernetes.config import kubeconfig
+from windlass.store.kubernetes.config.model import KubeconfigError
 
 CONTEXT = "windlass-agent"
 
@@ -25,7 +26,7 @@ def path_in(state: Path) -> Path:
 
 
 async def ensure(api: Api, state: Path, node: str, url: str, authority: bytes | None) -> None:
-    """The agent's kubeconfig for this address; keeps its token as long as it is this node's."""
+    """The agent's kubeconfig for this address; keeps a valid token of this node."""
     path = path_in(state)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.with_name(path.name + ".lock").unlink(missing_ok=True)

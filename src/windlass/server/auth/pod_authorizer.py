@@ -1,43 +1,42 @@
-"""What a pod may do with its own token: read what belongs to the run it is a member of.
+"""The permissions of a pod with its own token: to read what belongs to its run.
 
-Its code, and who its fellow members are; nothing else, whatever its service account is bound to.
-The token says which pod; whose member that is, is read from the pod's owner each time.
+Its code, and the other replicas; nothing else, whatever the bindings of its service account. The
+token identifies the pod; its run is read from the owner of the pod each time.
 """
 
 from __future__ import annotations
 
-from windlass.kinds import kubernetes, run
-from windlass.server.identity import Identity, PodRef
-from windlass.server.rights import Rights, creating_runs, refusal
-from windlass.store import client, errors
+from windlass.kinds.types import core, run
+from windlass.server.auth.authorization import Rights, creating_runs, refusal
+from windlass.server.auth.identity import Identity, PodRef
+from windlass.store import errors, interface
 
 _ENDED = ("Succeeded", "Failed")
 
 
-async def live_pod(
-    store: client.Store, namespace: str, name: str, uid: str
-) -> kubernetes.Pod | None:
-    """The pod of that name, if it is the one meant and has not ended."""
+async def live_pod(store: interface.Store, namespace: str, name: str, uid: str) -> core.Pod | None:
+    """The pod of that name, if it has this uid and has not ended."""
     try:
-        found = await store.get(kubernetes.Pod, name, namespace)
+        found = await store.get(core.Pod, name, namespace)
     except errors.NotFound:
         return None
     return found if found.uid == uid and is_alive(found) else None
 
 
-def is_alive(pod: kubernetes.Pod) -> bool:
+def is_alive(pod: core.Pod) -> bool:
     return pod.status.phase not in _ENDED
 
 
 class PodRights:
-    def __init__(self, store: client.Store, rights: Rights) -> None:
+    def __init__(self, store: interface.Store, rights: Rights) -> None:
         self._store = store
         self._rights = rights
 
     async def authorize_blob(
         self, identity: Identity, namespace: str, digest: str, *, read: bool
     ) -> None:
-        """Code is for those who may create runs where it lies; a pod may read its own run's."""
+        """Code needs the permission to create runs in its namespace; a pod may read that of its
+        run."""
         wanted = creating_runs(namespace)
         if identity.pod is None:
             await self._rights.authorize(identity, wanted)
@@ -48,7 +47,7 @@ class PodRights:
             raise refusal(identity, wanted)
 
     async def run_of(self, pod: PodRef) -> run.Run | None:
-        """The Run that a pod is a member of, or builds the environment for."""
+        """The Run of a replica, or of the pod that builds its environment."""
         found = await live_pod(self._store, pod.namespace, pod.name, pod.uid)
         for owner in (found.metadata.owner_references or ()) if found else ():
             if owner.kind == run.Run.resource.kind:

@@ -1,8 +1,8 @@
-"""Tokens of pods on the embedded engine; what they open is in `podrights`.
+"""Tokens of pods on the embedded engine; `pod_authorizer` has their permissions.
 
 Issued through TokenRequest (`serviceaccounts/NAME/token`, as the kubelet does), for the audience
-`windlass`, bound to one pod, with an end. A token is signed, not stored: `wp_<claims>.<mac>`. It
-is good while its pod exists, has not ended, and the time is not over.
+`windlass`, bound to one pod, with an expiry. A token is signed, not stored: `wp_<claims>.<mac>`. It
+is valid until its expiry, while its pod exists and has not ended.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from typing import Any
 
 import msgspec
 
-from windlass.kinds import kubernetes, times
-from windlass.server.identity import AUTHENTICATED, Identity, PodRef
-from windlass.server.podrights import is_alive, live_pod
-from windlass.store import client, errors
+from windlass.kinds.types import core
+from windlass.kinds.values import times
+from windlass.server.auth.identity import AUTHENTICATED, Identity, PodRef
+from windlass.server.auth.pod_authorizer import is_alive, live_pod
+from windlass.store import errors, interface
 
 AUDIENCE = "windlass"
 PREFIX = "wp_"
 SHORTEST, LONGEST, USUAL = 600, 86400, 3600
-"""Seconds that a token may last; Kubernetes' shortest, too."""
+"""The lifetime of a token in seconds; the minimum is that of Kubernetes."""
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -41,16 +42,16 @@ class Claims(msgspec.Struct, frozen=True):
 
 
 class PodTokens:
-    """Issues and reads them."""
+    """Issues and verifies them."""
 
-    def __init__(self, store: client.Store, key: bytes) -> None:
+    def __init__(self, store: interface.Store, key: bytes) -> None:
         self._store = store
         self._key = key
 
     async def issue(
         self, identity: Identity, namespace: str, account: str, body: dict[str, Any]
     ) -> dict[str, Any]:
-        """The answer to a TokenRequest."""
+        """The response to a TokenRequest."""
         given = body.get("spec")
         spec: dict[str, Any] = given if isinstance(given, dict) else {}
         lasts = _lasts(spec)
@@ -90,7 +91,8 @@ class PodTokens:
         return f"{PREFIX}{encoded}.{self._mac(encoded)}"
 
     async def identify(self, token: str) -> Identity | None:
-        """The pod behind a token; None if it is not ours, over, or its pod has ended."""
+        """The pod of a token; None if it has another signature, is expired, or its pod has
+        ended."""
         claims = self._read(token)
         if claims is None or time.time() >= claims.expires:
             return None
@@ -114,9 +116,9 @@ class PodTokens:
         except (msgspec.DecodeError, binascii.Error, ValueError):
             return None
 
-    async def _pod(self, namespace: str, name: str) -> kubernetes.Pod | None:
+    async def _pod(self, namespace: str, name: str) -> core.Pod | None:
         try:
-            return await self._store.get(kubernetes.Pod, name, namespace)
+            return await self._store.get(core.Pod, name, namespace)
         except errors.NotFound:
             return None
 
@@ -125,7 +127,7 @@ class PodTokens:
 
 
 def ensure_key(path: Path) -> bytes:
-    """The key that signs; made once, readable by the owner alone."""
+    """The signing key; created once, readable by the owner alone."""
     with contextlib.suppress(FileNotFoundError):
         found = path.read_bytes()
         if len(found) >= 32:

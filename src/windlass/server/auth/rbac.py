@@ -1,7 +1,7 @@
-"""The three roles, what everyone may do, and what a node's agent may do: tables and one judge.
+"""The three roles, the permissions of everyone and of a node's agent: tables, and the check.
 
-Pure. `server.access` keeps the bindings up to date and asks `allows`. The same roles exist on
-Kubernetes as ClusterRoles, so that a team is made of the same objects on both engines.
+Pure. `server.auth.authenticator` keeps the bindings up to date and calls `allows`. The same roles
+exist on Kubernetes as ClusterRoles, so that a team consists of the same objects on both engines.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from windlass.server.identity import SYSTEM_NAMESPACE, Attributes, Identity
+from windlass.server.auth.identity import SYSTEM_NAMESPACE, Attributes, Identity
 
 READ = ("get", "list", "watch")
 WRITE = ("create", "update", "patch", "delete", "deletecollection")
@@ -19,7 +19,7 @@ STREAMS = ("pods/exec", "pods/attach", "pods/portforward")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """Verbs that are allowed on resources, named as `Attributes.key` names them."""
+    """Verbs that are allowed on resources, named as in `Attributes.key`."""
 
     verbs: tuple[str, ...]
     resources: tuple[str, ...]
@@ -44,7 +44,7 @@ _MEMBER = (
 _ADMIN = (
     *_MEMBER,
     Rule(READ + WRITE, ("rolebindings.rbac.authorization.k8s.io", "serviceaccounts")),
-    # Cluster-scoped: these count only through a ClusterRoleBinding.
+    # Cluster-scoped: effective only through a ClusterRoleBinding.
     Rule(
         READ + WRITE,
         (
@@ -55,6 +55,8 @@ _ADMIN = (
         ),
     ),
     Rule(("list", "create", "delete"), ("tokens.platform.windlass.dev",)),
+    # A priority above the default, and runs that are not preempted.
+    Rule(("prioritize",), ("runs.windlass.dev",)),
     Rule((*READ, "update", "patch"), ("nodes",)),
 )  # fmt: skip
 
@@ -68,8 +70,15 @@ EVERYONE = (
         "queues.windlass.dev", "pricelists.windlass.dev", "reservations.windlass.dev", "nodes",
         "priorityclasses.scheduling.k8s.io",
     )),
-    # The sharing tree, and how full nodes are; what is named is asked again behind this door.
-    Rule(("get", "list"), ("queues.platform.windlass.dev", "nodemetrics.platform.windlass.dev")),
+    # The quota tree, the usage of nodes, and the runs of all teams of the caller; the handlers
+    # authorise the named objects again.
+    Rule(
+        ("get", "list"),
+        (
+            "queues.platform.windlass.dev", "nodemetrics.platform.windlass.dev",
+            "ps.platform.windlass.dev",
+        ),
+    ),
     Rule(
         ("create",),
         (
@@ -84,10 +93,10 @@ OPEN_PATHS = ("/api", "/apis", "/openapi", "/version", "/healthz", "/readyz", "/
 
 _NODE_ANYWHERE = (
     Rule(READ, ("configmaps", "services", "namespaces", "serviceaccounts")),
-    # For pods on this node only: `podtokens` looks at the pod that is named.
+    # Only for pods of this node: `pod_tokens` checks the named pod.
     Rule(("create",), ("serviceaccounts/token",)),
     Rule(("create", "update", "patch"), ("events",)),
-    # Who else may start things here decides which user pods run as (`agent.owners`).
+    # The users with permissions here decide the user of pods (`agent.node.single_tenant`).
     Rule(
         READ,
         (
@@ -108,12 +117,12 @@ _NODE_PODS = (
 
 @dataclasses.dataclass(slots=True)
 class Bindings:
-    """Who holds which role where; "" as a namespace means everywhere. Filled by watches."""
+    """The roles of users by namespace; "" means every namespace. Filled by watches."""
 
     _bindings: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = dataclasses.field(
         default_factory=dict
     )
-    _held: dict[str, dict[str, set[str]]] | None = None
+    _roles: dict[str, dict[str, set[str]]] | None = None
 
     def put(self, namespace: str, name: str, obj: dict[str, Any]) -> None:
         role = obj.get("roleRef") or {}
@@ -123,31 +132,31 @@ class Bindings:
             self._bindings[namespace, name] = (role["name"], subjects)
         else:
             self._bindings.pop((namespace, name), None)
-        self._held = None
+        self._roles = None
 
     def remove(self, namespace: str, name: str) -> None:
         self._bindings.pop((namespace, name), None)
-        self._held = None
+        self._roles = None
 
     def roles(self, identity: Identity, namespace: str) -> set[str]:
-        """Roles held in exactly this namespace ("" for those held everywhere)."""
-        if self._held is None:
-            self._held = self._by_subject()
+        """Roles in exactly this namespace ("" for those in every namespace)."""
+        if self._roles is None:
+            self._roles = self._by_subject()
         found: set[str] = set()
         for subject in (f"User:{identity.user}", *(f"Group:{g}" for g in identity.groups)):
-            found |= self._held.get(subject, {}).get(namespace, set())
+            found |= self._roles.get(subject, {}).get(namespace, set())
         return found
 
     def _by_subject(self) -> dict[str, dict[str, set[str]]]:
-        held: dict[str, dict[str, set[str]]] = {}
+        found: dict[str, dict[str, set[str]]] = {}
         for (namespace, _), (role, subjects) in self._bindings.items():
             for subject in subjects:
-                held.setdefault(subject, {}).setdefault(namespace, set()).add(role)
-        return held
+                found.setdefault(subject, {}).setdefault(namespace, set()).add(role)
+        return found
 
 
 def allows(identity: Identity, wanted: Attributes, bindings: Bindings) -> bool:
-    """Whether the caller may do it. A node's pods need `access`'s look at the pod as well."""
+    """Whether the caller may do it. For pods of a node `authenticator` checks the pod as well."""
     if identity.pod is not None:
         return False
     if identity.is_master:
@@ -158,34 +167,34 @@ def allows(identity: Identity, wanted: Attributes, bindings: Bindings) -> bool:
     if identity.node:
         return _node_allows(identity.node, wanted, key)
     if key == "namespaces" and wanted.verb == "get" and bindings.roles(identity, wanted.name):
-        return True  # a name is the namespace here: people may see the room they have a role in
+        return True  # the name is the namespace: users may see those in which they have a role
     return any(
         rule.covers(wanted.verb, key) for rule in rules_in(identity, wanted.namespace, bindings)
     ) and not _reserved(wanted)
 
 
 def rules_in(identity: Identity, namespace: str, bindings: Bindings) -> Iterator[Rule]:
-    """What the caller's roles allow in a namespace, from bindings there and everywhere."""
-    held = bindings.roles(identity, "")
+    """The rules of the caller in a namespace, from bindings there and in every namespace."""
+    granted = bindings.roles(identity, "")
     if namespace:
-        held = held | bindings.roles(identity, namespace)
-    for role in sorted(held):
+        granted = granted | bindings.roles(identity, namespace)
+    for role in sorted(granted):
         yield from ROLES[role]
 
 
 def path_allowed(identity: Identity, path: str, bindings: Bindings) -> bool:
-    """Paths outside the objects. Metrics tell about everybody: only those who see everything."""
+    """Paths outside the objects. Metrics cover all users: only for roles that see everything."""
     if identity.pod is not None:
         return False
     if identity.is_master or any(path == p or path.startswith(p + "/") for p in OPEN_PATHS):
         return True
-    held = bindings.roles(identity, "")
-    return path == "/metrics" and bool(held & {"windlass-admin", "windlass-viewer"})
+    granted = bindings.roles(identity, "")
+    return path == "/metrics" and bool(granted & {"windlass-admin", "windlass-viewer"})
 
 
 def _reserved(wanted: Attributes) -> bool:
-    """What roles never reach: tokens are Secrets of the system's namespace, and whoever could
-    write one could become anyone."""
+    """What no role permits: tokens are Secrets of the system namespace, and with the permission to
+    write one a user could become any other."""
     if wanted.resource == "secrets" and wanted.namespace in ("", SYSTEM_NAMESPACE):
         return True
     if wanted.verb in READ:

@@ -1,8 +1,8 @@
-"""Who calls through the cluster's API server: the aggregation layer's word, and only its.
+"""The callers that come through the cluster's API server: authentication by request headers.
 
-The API server proves itself with a client certificate of the authority that the ConfigMap
-`extension-apiserver-authentication` in kube-system names, and tells in headers whose request it
-passes on. Headers without that certificate are anybody's words and are not looked at.
+The API server authenticates with a client certificate of the authority in the ConfigMap
+`extension-apiserver-authentication` in kube-system, and sends the user of the request in headers.
+Headers without that certificate are ignored: any client could set them.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from windlass.kinds import kubernetes
-from windlass.server.identity import AUTHENTICATED, Identity
+from windlass.kinds.types import core
+from windlass.server.auth.identity import AUTHENTICATED, Identity
 
 NAMESPACE, NAME = "kube-system", "extension-apiserver-authentication"
 
 
 class NotConfigured(Exception):
-    """The cluster does not aggregate APIs; the message says what is missing."""
+    """The cluster does not aggregate APIs; the message gives what is missing."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FrontProxy:
-    """What the ConfigMap says."""
+    """The content of the ConfigMap."""
 
     authority: str
     """PEM. Empty: the cluster has no aggregation layer."""
     names: tuple[str, ...]
-    """Common names that its certificate may carry; none: any that the authority signed."""
+    """Allowed common names of its certificate; none: any that the authority signed."""
     user_headers: tuple[str, ...]
     group_headers: tuple[str, ...]
     extra_prefixes: tuple[str, ...]
 
     @staticmethod
-    def read(found: kubernetes.ConfigMap) -> FrontProxy:
+    def read(found: core.ConfigMap) -> FrontProxy:
         data = found.data or {}
         authority = data.get("requestheader-client-ca-file", "")
         if not authority:
@@ -56,7 +56,7 @@ class FrontProxy:
         )
 
     def identify(self, request: web.BaseRequest) -> Identity | None:
-        """The caller whom the API server speaks for; None if it is not the API server."""
+        """The user for whom the API server calls; None if the caller is not the API server."""
         transport = request.transport
         certificate = transport.get_extra_info("peercert") if transport is not None else None
         if not certificate or not self._trusts(certificate):

@@ -1,7 +1,7 @@
 """Keeps a small index in step with a kind, through the Api's own watch.
 
-Used by `server.access` for tokens and role bindings. After a gap (410) it starts over and also
-removes what was deleted meanwhile.
+Used by `server.auth.authenticator` for tokens and role bindings. After a gap (410) it starts over
+and also removes what was deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from windlass.kinds.resources import Resource
+from windlass.kinds.types.resource import Resource
 from windlass.store import errors
 from windlass.store.embedded.api import Api
-from windlass.store.embedded.requests import RawEvent, WatchQuery
+from windlass.store.embedded.options import RawEvent, WatchQuery
 
 _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 1.0
@@ -27,7 +27,7 @@ class Index(Protocol):
 
 
 class Follower:
-    """One watch feeding one index."""
+    """One watch that fills one index."""
 
     def __init__(self, api: Api, resource: Resource, namespace: str, index: Index) -> None:
         self._api = api
@@ -36,12 +36,12 @@ class Follower:
         self._index = index
         self._known: set[tuple[str, str]] = set()
         self._before: set[tuple[str, str]] | None = None
-        """What was known before the watch began anew; None once it has caught up."""
+        """The keys before the watch restarted; None once it has caught up."""
         self._synced = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Returns once the index holds everything there is."""
+        """Returns once the index is complete."""
         self._task = asyncio.create_task(self._run(), name=f"follow {self._resource.key}")
         waiter = asyncio.create_task(self._synced.wait())
         await asyncio.wait((self._task, waiter), return_when=asyncio.FIRST_COMPLETED)

@@ -1,9 +1,9 @@
 """The audit log: one JSON line per write and per refusal, kept in files that rotate by size.
 
-`server.app` hands over a record after each answer. Lines are gathered for a moment, then written
-and synced by a worker thread, so that the event loop never waits for the disk; when the disk falls
-behind, the loop waits rather than lose a line. What a kill or a power failure can take is the last
-fifth of a second. It says who did what to which object, never what was in it.
+`server.app` passes a record after each response. Lines are buffered briefly, then written and
+synced by a worker thread, so that the event loop never waits for the disk; when the disk falls
+behind, the loop waits rather than lose a line. A kill or a power failure can lose the last fifth of
+a second. A line has the user, the verb and the object, never its content.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GATHER_SECONDS = 0.2
 _MAX_WAITING = 10_000
 
 
-class Record(msgspec.Struct, rename="camel", omit_defaults=True):
+class AuditEntry(msgspec.Struct, rename="camel", omit_defaults=True):
     """One line."""
 
     time: str
@@ -40,7 +40,7 @@ class Record(msgspec.Struct, rename="camel", omit_defaults=True):
     dry_run: bool = False
     reason: str = ""
     by: str = ""
-    """Who acted in the user's name (`kubectl --as`)."""
+    """The user that impersonates (`kubectl --as`)."""
 
 
 class AuditLog:
@@ -50,13 +50,13 @@ class AuditLog:
         self._keep = keep
         self._encoder = msgspec.json.Encoder()
         self._waiting: collections.deque[bytes] = collections.deque()
-        """Filled by the loop, emptied by whoever holds the lock."""
+        """Filled by the event loop, emptied under the lock."""
         self._scheduled: asyncio.TimerHandle | None = None
         self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = _open(path)
 
-    def write(self, record: Record) -> None:
+    def write(self, record: AuditEntry) -> None:
         """Takes a record. Called on the event loop."""
         self._waiting.append(self._encoder.encode(record))
         if len(self._waiting) >= _MAX_WAITING:
@@ -66,7 +66,7 @@ class AuditLog:
             self._scheduled = loop.call_later(_GATHER_SECONDS, self._hand_over, loop)
 
     def flush(self) -> None:
-        """Writes what is waiting, now."""
+        """Writes the buffered lines now."""
         if self._scheduled is not None:
             self._scheduled.cancel()
             self._scheduled = None
@@ -84,7 +84,7 @@ class AuditLog:
         loop.run_in_executor(None, self._drain, True)
 
     def _drain(self, sync: bool) -> None:
-        """Writes what waits; `sync`: and sees it safe on the disk."""
+        """Writes the buffered lines; `sync`: and syncs them to the disk."""
         with self._lock:
             lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
             if not lines:
@@ -103,7 +103,7 @@ class AuditLog:
                 )  # fmt: skip
 
     def _rotate(self) -> None:
-        """audit.log -> audit.log.1 -> ...; the oldest goes."""
+        """audit.log -> audit.log.1 -> ...; the oldest is deleted."""
         self._file.close()
         for number in range(self._keep - 1, 0, -1):
             older = self._path.with_name(f"{self._path.name}.{number}")

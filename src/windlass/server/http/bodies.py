@@ -1,25 +1,36 @@
 """Request bodies: bounded, and JSON, YAML or protobuf turned into plain values.
 
-Called by `server.objects`. Whatever is sent here, the answer is a value or a clear refusal.
+Called by `server.apiserver.handlers`. For any input the result is a value or a clear error.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import json
 import math
+from collections.abc import Callable
+from concurrent import futures
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from windlass.server import protobuf
-from windlass.store import bounds, errors
-from windlass.store.embedded.requests import PatchType
+from windlass.kinds.values import duplicate_keys
+from windlass.server.http import protobuf
+from windlass.store import errors, limits
+from windlass.store.embedded.options import PatchType
 
 MAX_BYTES = 3 << 20
-"""Kubernetes' own limit."""
-MAX_YAML_BYTES = 1 << 20
-"""YAML is slow to read, and reading it holds the event loop."""
+"""The limit of Kubernetes."""
+MAX_YAML_BYTES = 256 << 10
+"""YAML is slow to parse."""
+MAX_REVIEW_BYTES = 64 << 10
+"""Limit of requests that need no role, such as SelfSubjectAccessReview."""
+_OFF_LOOP_BYTES = 32 << 10
+"""Larger bodies are parsed in a worker thread, so that other requests are answered meanwhile."""
+_PARSERS = futures.ThreadPoolExecutor(2, "request-body")
+_YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 
 _PATCHES: dict[str, PatchType] = {
     "application/merge-patch+json": "merge",
@@ -28,23 +39,35 @@ _PATCHES: dict[str, PatchType] = {
 }
 
 
-async def read_object(request: web.BaseRequest, *, strict: bool = False) -> dict[str, Any]:
-    """The object in the body. `strict` refuses a field given twice, which JSON itself lets pass."""
-    data = await read(request)
-    media_type = _media_type(request)
+async def read_object(
+    request: web.BaseRequest, *, strict: bool = False, limit: int = MAX_BYTES
+) -> dict[str, Any]:
+    """The object in the body. `strict` refuses duplicate fields, which JSON itself allows."""
+    data = await read(request, limit)
+    value = await _off_loop(functools.partial(_decode, _media_type(request), data, strict), data)
+    if not isinstance(value, dict):
+        raise errors.BadRequest("the body must be a JSON object")
+    return value
+
+
+def _decode(media_type: str, data: bytes, strict: bool) -> Any:
     if media_type in ("application/json", ""):
         value = decode_json(data)
         if strict:
             refuse_duplicates(data)
-    elif media_type in ("application/yaml", "application/x-yaml", "text/yaml"):
-        value = decode_yaml(data)
-    elif media_type == protobuf.MEDIA_TYPE:
-        value = protobuf.decode(data)
-    else:
-        raise _unknown_type("application/json, application/yaml, " + protobuf.MEDIA_TYPE)
-    if not isinstance(value, dict):
-        raise errors.BadRequest("the body must be a JSON object")
-    return value
+        return value
+    if media_type in _YAML:
+        return decode_yaml(data, strict=strict)
+    if media_type == protobuf.MEDIA_TYPE:
+        return protobuf.decode(data)
+    raise _unknown_type("application/json, application/yaml, " + protobuf.MEDIA_TYPE)
+
+
+async def _off_loop(parse: Callable[[], Any], data: bytes) -> Any:
+    """The result of `parse`; of large bodies in a worker thread."""
+    if len(data) <= _OFF_LOOP_BYTES:
+        return parse()
+    return await asyncio.get_running_loop().run_in_executor(_PARSERS, parse)
 
 
 async def read_patch(request: web.BaseRequest) -> tuple[Any, PatchType]:
@@ -57,30 +80,34 @@ async def read_patch(request: web.BaseRequest) -> tuple[Any, PatchType]:
     patch_type = _PATCHES.get(media_type)
     if patch_type is None:
         raise _unknown_type(", ".join(_PATCHES))
-    patch = decode_json(await read(request))
+    data = await read(request)
+    patch = await _off_loop(functools.partial(decode_json, data), data)
     if not isinstance(patch, list if patch_type == "json" else dict):
         wanted = "array" if patch_type == "json" else "object"
         raise errors.BadRequest(f"the body of a {media_type} patch must be a JSON {wanted}")
     return patch, patch_type
 
 
-async def read(request: web.BaseRequest) -> bytes:
-    if (request.content_length or 0) > MAX_BYTES:
-        raise _too_large(MAX_BYTES)
+async def read(request: web.BaseRequest, limit: int = MAX_BYTES) -> bytes:
+    if (request.content_length or 0) > limit:
+        raise _too_large(limit)
     try:
-        return await request.read()
+        data = await request.read()
     except web.HTTPRequestEntityTooLarge as problem:
         raise _too_large(MAX_BYTES) from problem
     except (ValueError, OSError, web.RequestPayloadError) as problem:
-        # A body whose encoding (gzip, chunks) breaks off is the sender's mistake.
+        # A body whose encoding (gzip, chunks) breaks off is an error of the client.
         raise errors.BadRequest("the body could not be read to its end") from problem
+    if len(data) > limit:  # sent in chunks, so that its length was not known before
+        raise _too_large(limit)
+    return data
 
 
 def decode_json(data: bytes) -> Any:
     try:
         value = msgspec.json.decode(data)
-        if data.count(b"{") + data.count(b"[") > bounds.MAX_DEPTH:  # otherwise it cannot be deep
-            bounds.refuse_deep(value)
+        if data.count(b"{") + data.count(b"[") > limits.MAX_DEPTH:  # else it cannot be too deep
+            limits.refuse_deep(value)
     except RecursionError as problem:
         raise errors.BadRequest("the body is nested too deeply") from problem
     except ValueError as problem:
@@ -89,26 +116,28 @@ def decode_json(data: bytes) -> Any:
 
 
 def refuse_duplicates(data: bytes) -> None:
-    """BadRequest when an object names a field twice."""
+    """BadRequest if an object has a field twice."""
 
     def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise errors.BadRequest(f'strict decoding error: duplicate field "{twice[:80]}"')
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise errors.BadRequest(f'strict decoding error: duplicate field "{name[:80]}"')
+            found[name] = value
         return found
 
     json.loads(data, object_pairs_hook=checked)
 
 
-def decode_yaml(data: bytes) -> Any:
-    import yaml  # late: most servers never see YAML
+def decode_yaml(data: bytes, *, strict: bool = False) -> Any:
+    import yaml  # late: most servers never get YAML
 
     if len(data) > MAX_YAML_BYTES:
         raise _too_large(MAX_YAML_BYTES)
     try:
         _refuse_deep_yaml(data)
+        if strict:
+            _refuse_duplicate_keys(data)
         return _plain(yaml.load(data, Loader=_yaml_loader()), set())  # noqa: S506 (a safe loader)
     except yaml.YAMLError as problem:
         reason = " ".join(str(problem).split())
@@ -120,7 +149,7 @@ def decode_yaml(data: bytes) -> Any:
 
 
 def _refuse_deep_yaml(data: bytes) -> None:
-    """libyaml builds nested values by recursion in C: too deep, and the whole process dies."""
+    """libyaml builds nested values by recursion in C: too much depth crashes the process."""
     import yaml
 
     depth = 0
@@ -129,12 +158,23 @@ def _refuse_deep_yaml(data: bytes) -> None:
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-        if depth > bounds.MAX_DEPTH:
+        if depth > limits.MAX_DEPTH:
             raise errors.BadRequest("the body is nested too deeply")
 
 
+def _refuse_duplicate_keys(data: bytes) -> None:
+    import yaml
+
+    for each in duplicate_keys.find(yaml.compose(data, Loader=_yaml_loader())):
+        key = each.path.rpartition(".")[2]
+        raise errors.BadRequest(
+            f'strict decoding error: yaml: line {each.line}: key "{key[:80]}" already set in map '
+            f"(on line {each.first})"
+        )
+
+
 def _yaml_loader() -> Any:
-    """The safe loader that leaves dates as they are written."""
+    """The safe loader that keeps dates as text."""
     import yaml
 
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -146,7 +186,7 @@ def _yaml_loader() -> Any:
 
 
 def _plain(value: Any, seen: set[int]) -> Any:
-    """YAML's value as JSON can say it. An alias could stand for a huge tree: none are taken."""
+    """The YAML value as JSON. An alias could expand to a huge tree: aliases are refused."""
     if isinstance(value, dict | list):
         if id(value) in seen:
             raise errors.BadRequest("YAML anchors and aliases are not accepted; write it out")

@@ -1,10 +1,10 @@
-"""What the server counts: requests, latencies and open watches. `/metrics` renders the registry,
-in which the controllers of the same process count as well.
+"""The metrics of the server: requests, latencies and open watches. `/metrics` renders the registry,
+which the controllers of the same process share.
 """
 
 from __future__ import annotations
 
-from windlass.control.metrics import Registry
+from windlass.telemetry.prometheus import Registry
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -23,7 +23,7 @@ class Metrics:
         )  # fmt: skip
 
     def observe(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        """Counts one answered request. The length of a watch is not a latency."""
+        """Counts one response. The length of a watch is not a latency."""
         self._requests.add(verb, resource, str(code))
         if verb != "watch":
             self._seconds.observe(verb, value=seconds)

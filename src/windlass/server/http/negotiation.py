@@ -1,8 +1,8 @@
-"""Which form of an answer the client asked for: plain objects, a Table, or only metadata.
+"""The response form that a client accepts: plain objects, a Table, or only metadata.
 
-Called once per read by `server.objects`; the parsed `Accept` header is cached because clients
-send the same few for ever. JSON is what we write; YAML on request; a client that would take
-protobuf is answered with JSON, which all of them read.
+Called once per read by `server.apiserver.handlers`; the parsed `Accept` header is cached because
+clients repeat the same few. The server writes JSON, and YAML on request; a client that prefers
+protobuf gets JSON, which all of them read.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ CONTENT_TYPES: dict[Encoding, str] = {"json": "application/json", "yaml": "appli
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Form:
-    """How to write the answer."""
+    """The form of a response."""
 
     shape: Shape = "object"
     version: str = "v1"
-    """Of meta.k8s.io, for tables and partial metadata."""
+    """The version of meta.k8s.io, for tables and partial metadata."""
     encoding: Encoding = "json"
 
 
@@ -54,7 +54,7 @@ class Clause:
 
 
 def negotiate(accept: str | None) -> Form:
-    """The first form in the client's order that this server writes; 406 when there is none."""
+    """The first form in the client's order that this server supports; 406 if there is none."""
     if accept is None or accept in ("application/json", "*/*"):
         return PLAIN
     form = _negotiated(accept)
@@ -69,7 +69,7 @@ def negotiate(accept: str | None) -> Form:
 
 @functools.lru_cache(maxsize=256)
 def clauses(accept: str) -> tuple[Clause, ...]:
-    """The alternatives of an Accept header, the most wanted first."""
+    """The alternatives of an Accept header, the most preferred first."""
     parsed = [_clause(text) for text in accept.split(",") if text.strip()]
     return tuple(sorted((c for c in parsed if c.quality > 0), key=lambda c: -c.quality))
 

@@ -1,7 +1,7 @@
 """Bodies that kubectl's typed commands send as protobuf, turned into the JSON form.
 
-Called by `server.bodies`. Decodes the `k8s\\0` envelope and the messages of `protobuf_tables`;
-anything else is refused with the advice to send JSON, never guessed at and never half-read.
+Called by `server.http.bodies`. Decodes the `k8s\\0` envelope and the messages of `protobuf_tables`;
+any other body is refused with the advice to send JSON, and never decoded in part.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from windlass.server import protobuf_tables
+from windlass.server.http import protobuf_tables
 from windlass.store import errors
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
@@ -21,12 +21,12 @@ MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_DEPTH = 16
-_MAX_SECONDS = 60_000_000_000  # either side of 1970: a bit less than what dates can hold
+_MAX_SECONDS = 60_000_000_000  # either side of 1970: a bit less than the range of dates
 _SCALARS = frozenset({"string", "int", "bool", "bytes", "raw"})
 
 
 def decode(body: bytes) -> dict[str, Any]:
-    """The object in a protobuf body, as JSON would have carried it."""
+    """The object in a protobuf body, in its JSON form."""
     if not body.startswith(_MAGIC):
         raise errors.BadRequest(
             "the protobuf body does not begin with the Kubernetes envelope; send application/json"
@@ -91,7 +91,7 @@ def _message(data: bytes, message: str, depth: int) -> dict[str, Any]:
 
 
 def _store(result: dict[str, Any], field: _Field, value: int | bytes, depth: int) -> None:
-    """Adds one decoded field as JSON spells it; an empty optional value is left out."""
+    """Adds one decoded field in its JSON form; an empty optional value is left out."""
     if field.type in ("map", "bytesmap"):
         key, item = _map_entry(_as_bytes(value), field.type == "bytesmap")
         result.setdefault(field.name, {})[key] = item

@@ -1,8 +1,8 @@
 """Field numbers of the Kubernetes messages that stock clients send as protobuf.
 
-Read by `server.protobuf`. One line per message; a field is `number:name` and, where it is not a
+Read by `server.http.protobuf`. One line per message; a field is `number:name` and, unless it is a
 plain string, `=type`. A trailing `?` on a type keeps zero values: the field is optional on the
-wire, so that its presence means something. Messages that are not listed are sent as JSON.
+wire, so that its presence has a meaning. Messages that are not listed are sent as JSON.
 """
 
 from __future__ import annotations

@@ -1,28 +1,32 @@
-"""Query parameters, read with Kubernetes' rules: unknown ones are ignored, bad values refused."""
+"""Query parameters, parsed by the rules of Kubernetes: unknown ones are ignored, bad values
+refused."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
-from windlass.server.tables import IncludeObject
+from windlass.kinds.values import times
+from windlass.podlogs.options import LogOptions
 from windlass.store import errors
-from windlass.store.client import Propagation
-from windlass.store.embedded.requests import (
+from windlass.store.embedded.options import (
     DeleteOptions,
     FieldValidation,
     ListQuery,
     WatchQuery,
     WriteOptions,
 )
+from windlass.store.interface import Propagation
 
 Query = Mapping[str, str]
+IncludeObject = Literal["None", "Metadata", "Object"]
+"""The part of each object that a Table contains beside its cells."""
 
 _MAX_INTEGER = 1 << 62
 
 
 def flag(query: Query, name: str) -> bool:
-    """As Kubernetes: present means yes, unless it says `false` or `0`."""
+    """As in Kubernetes: present means true, unless the value is `false` or `0`."""
     return name in query and query[name].lower() not in ("false", "0")
 
 
@@ -94,23 +98,49 @@ def dry_run(query: Query) -> bool:
 
 
 def deletion(query: Query, body: dict[str, Any] | None) -> DeleteOptions:
-    """Options of a delete: the body's, or the query's where the body says nothing."""
-    asked = _options_in_query(query) | (body or {})
-    kind = asked.get("kind", "DeleteOptions")
+    """Options of a delete: from the body, else from the query."""
+    requested = _options_in_query(query) | (body or {})
+    kind = requested.get("kind", "DeleteOptions")
     if kind != "DeleteOptions":
         raise errors.BadRequest(f"the body of a delete must be DeleteOptions, not {kind!r}")
-    conditions = asked.get("preconditions") or {}
+    conditions = requested.get("preconditions") or {}
     if not isinstance(conditions, dict):
         raise errors.BadRequest("preconditions must be an object")
-    runs = asked.get("dryRun") or []
+    runs = requested.get("dryRun") or []
     if runs not in ([], ["All"]):
         raise _unsupported("dryRun", str(runs), ("All",))
     return DeleteOptions(
-        propagation=_propagation(asked),
+        propagation=_propagation(requested),
         uid=_text(conditions, "uid"),
         resource_version=_text(conditions, "resourceVersion"),
-        grace_seconds=_grace(asked.get("gracePeriodSeconds")),
+        grace_seconds=_grace(requested.get("gracePeriodSeconds")),
         dry_run=bool(runs),
+    )
+
+
+def pod_log(query: Query) -> LogOptions:
+    """The options of pods/log."""
+    since = query.get("sinceTime", "")
+    if since:
+        try:
+            times.parse(since)
+        except ValueError as problem:
+            raise errors.BadRequest(f"sinceTime: {problem}") from problem
+    counts = {}
+    for name in ("sinceSeconds", "tailLines", "limitBytes"):
+        value = integer(query, name)
+        if value is not None and value < 0:
+            raise errors.BadRequest(f"{name} must not be negative")
+        counts[name] = value
+    return LogOptions(
+        container=query.get("container", ""),
+        follow=flag(query, "follow"),
+        previous=flag(query, "previous"),
+        timestamps=flag(query, "timestamps"),
+        since_seconds=counts["sinceSeconds"],
+        since_time=since,
+        tail_lines=counts["tailLines"],
+        limit_bytes=counts["limitBytes"],
     )
 
 
@@ -134,9 +164,9 @@ def _options_in_query(query: Query) -> dict[str, Any]:
     return options
 
 
-def _propagation(asked: dict[str, Any]) -> Propagation | None:
-    policy = asked.get("propagationPolicy")
-    orphan = asked.get("orphanDependents")
+def _propagation(requested: dict[str, Any]) -> Propagation | None:
+    policy = requested.get("propagationPolicy")
+    orphan = requested.get("orphanDependents")
     if policy is None:
         if orphan is None:
             return None

@@ -1,8 +1,8 @@
-"""The way of every request, whatever is served: answered or refused as a Kubernetes Status,
-counted, and, where it changes or was refused, written down.
+"""Handles every request: responds, or refuses with a Kubernetes Status; counts it; and records
+changes, sessions in pods, reads of Secrets and refusals in the audit log.
 
-Subclasses say what is answered. It runs without a router and without middleware: each request
-passes here once.
+Subclasses produce the response. There is no router and no middleware: each request passes here
+once.
 """
 
 from __future__ import annotations
@@ -11,70 +11,80 @@ import asyncio
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from windlass.server import bodies
-from windlass.server.audit import AuditLog, Record, timestamp
-from windlass.server.identity import Identity
-from windlass.server.metrics import Metrics
-from windlass.server.objects import Call, json_response
+from windlass.server.auth.identity import Identity
+from windlass.server.http import bodies
+from windlass.server.http.audit import AuditEntry, AuditLog, timestamp
+from windlass.server.http.metrics import Metrics
+from windlass.server.http.responses import json_response
 from windlass.store import errors
+from windlass.telemetry import prometheus
 
 _log = logging.getLogger(__name__)
 
 HEALTH = ("/healthz", "/readyz", "/livez")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _READS = frozenset({"get", "list", "watch"})
+_SESSIONS = frozenset({"exec", "attach", "portforward"})
 _REFUSED = frozenset({401, 403})
 
 
-class Seen:
-    """What is known of a request by the time it is answered, for metrics and audit."""
+class RequestRecord:
+    """The attributes of a request after its response, for metrics and the audit log."""
 
-    __slots__ = ("by", "call", "identity", "reason", "request", "resource", "verb")
+    __slots__ = (
+        "audit", "dry_run", "identity", "impersonator", "name", "namespace", "object", "reason",
+        "request", "resource", "subresource", "verb",
+    )  # fmt: skip
 
     def __init__(self, request: web.BaseRequest) -> None:
         self.request = request
         self.identity: Identity | None = None
-        self.call: Call | None = None
         self.verb = request.method.lower() if request.method in _METHODS else "other"
         self.resource = ""
+        self.subresource = ""
+        self.namespace = ""
+        self.name = ""
+        self.object = False
+        """The path names objects: the fields above identify them, and the path is not recorded."""
+        self.dry_run = False
         self.reason = ""
-        self.by = ""
+        self.impersonator = ""
+        self.audit: Callable[[RequestRecord, int], None] = lambda *_: None
 
-    def note(self, call: Call) -> None:
-        self.call = call
-        self.verb = call.verb
-        self.resource = call.target.resource.key
+    def begin(self, code: int) -> None:
+        """Called when a session or a watch begins: its end may be days away."""
+        self.audit(self, code)
+        self.audit = lambda *_: None
 
-    def asks(self, verb: str, resource: str) -> None:
-        """Something that is no object."""
+    def describe(self, verb: str, resource: str) -> None:
+        """Sets the verb and the resource of a request that is not for an object."""
         self.verb, self.resource = verb, resource
 
-    def record(self, code: int) -> Record:
-        target = self.call.target if self.call else None
-        query = self.call.query if self.call else {}
-        return Record(
+    def audit_entry(self, code: int) -> AuditEntry:
+        return AuditEntry(
             time=timestamp(),
             user=self.identity.user if self.identity else "",
             verb=self.verb,
             code=code,
             source=self.request.remote or "",
             resource=self.resource,
-            subresource=target.subresource if target else "",
-            namespace=target.namespace if target else "",
-            name=target.name or self.call.created if target and self.call else "",
-            path="" if target else self.request.path[:200],
-            dry_run=bool(query) and query.get("dryRun") == "All",
+            subresource=self.subresource,
+            namespace=self.namespace,
+            name=self.name,
+            path="" if self.object else self.request.path[:200],
+            dry_run=self.dry_run,
             reason=self.reason,
-            by=self.by,
+            by=self.impersonator,
         )
 
 
-class Handling:
+class RequestHandler:
     def __init__(self, audit: AuditLog | None) -> None:
         self.metrics = Metrics()
         self._audit = audit
@@ -94,25 +104,28 @@ class Handling:
         )
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        seen = Seen(request)
+        record = RequestRecord(request)
+        record.audit = self._write_audit
         started = time.perf_counter()
         try:
-            response = await self._answer(request, seen)
+            response = await self._answer(request, record)
         except errors.ApiError as problem:
-            seen.reason = problem.reason
+            record.reason = problem.reason
             response = _status_response(problem)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception:
             response = _internal_error(request)
         code = response.status
-        self.metrics.observe(seen.verb, seen.resource, code, time.perf_counter() - started)
-        refused = code in _REFUSED
-        if self._audit is not None and (refused or (seen.resource and seen.verb not in _READS)):
-            self._audit.write(seen.record(code))
+        self.metrics.observe(record.verb, record.resource, code, time.perf_counter() - started)
+        record.audit(record, code)
         return response
 
-    async def _answer(self, request: web.BaseRequest, seen: Seen) -> web.StreamResponse:
+    def _write_audit(self, record: RequestRecord, code: int) -> None:
+        if self._audit is not None and (code in _REFUSED or _is_audited(record)):
+            self._audit.write(record.audit_entry(code))
+
+    async def _answer(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         raise NotImplementedError
 
     def _health(self, request: web.BaseRequest, path: str) -> web.Response:
@@ -123,12 +136,21 @@ class Handling:
 
     def _metrics_page(self, request: web.BaseRequest) -> web.Response:
         only_get(request)
-        return web.Response(text=self.metrics.registry.render(), content_type="text/plain")
+        page = self.metrics.registry.render().encode()
+        return web.Response(body=page, headers={"Content-Type": prometheus.EXPOSITION})
+
+
+def _is_audited(record: RequestRecord) -> bool:
+    """Whether the audit log has the request though it was allowed."""
+    if not record.resource:
+        return False
+    sensitive = record.subresource in _SESSIONS or record.resource == "secrets"
+    return sensitive or record.verb not in _READS
 
 
 def quiet_about_strangers() -> None:
-    """aiohttp logs a traceback for every malformed request line that a stranger sends, and would
-    let anyone fill the log; what fails inside our own handler is logged there."""
+    """aiohttp logs a traceback for every malformed request line, so that any client could fill the
+    log; failures of the handler itself are logged there."""
     logger = logging.getLogger("aiohttp.server")
     logger.setLevel(logging.CRITICAL)
     logger.addFilter(_not_the_senders_fault)
@@ -143,10 +165,6 @@ def method_not_allowed() -> errors.MethodNotAllowed:
     return errors.MethodNotAllowed(
         "the server does not allow this method on the requested resource"
     )
-
-
-def bytes_response(body: bytes, content_type: str) -> web.Response:
-    return web.Response(body=body, headers={"Content-Type": content_type})
 
 
 def _not_the_senders_fault(record: logging.LogRecord) -> bool:
@@ -164,9 +182,9 @@ def _status_response(problem: errors.ApiError) -> web.Response:
 
 
 def _internal_error(request: web.BaseRequest) -> web.Response:
-    """Logged with an id that the answer names; the answer tells nothing else."""
+    """Logged with an id that the response has; the response has nothing else."""
     failure = secrets.token_hex(6)
     _log.exception("request %s %s failed (id %s)", request.method, request.path[:200], failure)
     return _status_response(
-        errors.ApiError(f"an error on the server; look for id {failure} in the server's log")
+        errors.ApiError(f"an error on the server; search for id {failure} in the server's log")
     )

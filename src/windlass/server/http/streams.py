@@ -1,8 +1,9 @@
-"""Answers that stay open: watches and followed logs.
+"""Responses that stay open: watches and followed logs.
 
-Each is written by its request's own task. A reader that does not keep up makes that task wait
-(`write` drains), never anyone else; what it has not read stays in the store, not in memory. All
-of them end cleanly when their time is up, when the client is gone and when the server stops.
+Each is written by the task of its request. A slow reader makes only that task wait (`write`
+drains);
+unread data stays in the store, not in memory. All streams end cleanly when their time is up, when
+the client is gone and when the server stops.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ import msgspec
 from aiohttp import web
 
 from windlass.store import errors
-from windlass.store.embedded.requests import RawEvent
+from windlass.store.embedded.options import RawEvent
 
 _log = logging.getLogger(__name__)
 
 LONGEST_SECONDS = (1800, 3600)
-"""Without timeoutSeconds a watch ends somewhere in here, so that they do not all end at once."""
-_LOOK_SECONDS = 2.0
+"""Without timeoutSeconds a watch ends within this range, so that not all end at once."""
+_POLL_SECONDS = 2.0
 _CLOSING_SECONDS = 2.0
 
 RIGHTS_SECONDS = 10.0
-"""How often it is asked whether those who have something open still may."""
+"""How often the permissions of open streams are checked."""
 Still = Callable[[], Awaitable[bool]]
-"""Whether a caller may still do what he was allowed when he began."""
+"""Whether a caller still has the permission that it had at the start."""
 
 Encode = Callable[[list[RawEvent]], bytes]
 """A batch of events as lines."""
@@ -47,7 +48,7 @@ class Streams:
 
     def __init__(self) -> None:
         self._open: dict[asyncio.Timeout, _Open] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._stopping = False
 
     async def serve(
@@ -57,16 +58,16 @@ class Streams:
         content_type: str,
         *,
         seconds: float | None = None,
-        patience: float = 0.0,
+        first_timeout: float = 0.0,
         still: Still | None = None,
     ) -> web.StreamResponse:
-        """Writes the pieces until they end, the time is up, or `still` says that the caller may
-        not have them any more. An error that comes before the
-        first piece, within `patience`, is raised, so that it can be answered properly."""
+        """Writes the pieces until they end, the time is up, or `still` returns False. An error
+        before the first piece, within `first_timeout`, is raised, so that it becomes a proper
+        response."""
         first = asyncio.ensure_future(_next(pieces))
-        await asyncio.sleep(0)  # lets the source check what was asked
-        if patience:
-            await asyncio.wait((first,), timeout=patience)
+        await asyncio.sleep(0)  # lets the source validate the request
+        if first_timeout:
+            await asyncio.wait((first,), timeout=first_timeout)
         if first.done() and (problem := first.exception()) is not None:
             raise problem
         response = web.StreamResponse(headers={"Content-Type": content_type})
@@ -74,10 +75,10 @@ class Streams:
             await response.prepare(request)
             await self._pump(_Open(request, still), response, first, pieces, seconds)
         except ConnectionError:
-            pass  # the client is gone; it will come back and resume
+            pass  # the client is gone; it can reconnect and resume
         except errors.ApiError as problem:
             _log.info("%s ended early: %s", request.path[:200], problem.message)
-            _abort(request)  # too late for a Status: a broken stream is the only way to say so
+            _abort(request)  # too late for a Status: a broken stream is the only signal
         finally:
             first.cancel()
             if (close := getattr(pieces, "aclose", None)) is not None:
@@ -91,8 +92,8 @@ class Streams:
         now = asyncio.get_running_loop().time()
         for timeout in list(self._open):
             timeout.reschedule(now)
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
 
     async def _pump(
         self,
@@ -121,18 +122,18 @@ class Streams:
 
     def _register(self, timeout: asyncio.Timeout, opened: _Open) -> None:
         self._open[timeout] = opened
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look_for_the_gone())
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._end_stale_streams())
 
-    async def _look_for_the_gone(self) -> None:
-        """Nothing tells a quiet watch that its client went away, or that its token was ended, so
-        somebody looks."""
+    async def _end_stale_streams(self) -> None:
+        """An idle watch does not notice that its client is gone or that its token is revoked, so
+        this task checks."""
         loop = asyncio.get_running_loop()
-        asked = loop.time()
+        last_check = loop.time()
         while self._open:
-            await asyncio.sleep(_LOOK_SECONDS)
-            ask = loop.time() - asked >= RIGHTS_SECONDS
-            asked = loop.time() if ask else asked
+            await asyncio.sleep(_POLL_SECONDS)
+            ask = loop.time() - last_check >= RIGHTS_SECONDS
+            last_check = loop.time() if ask else last_check
             for timeout, opened in list(self._open.items()):
                 transport = opened.request.transport
                 gone = transport is None or transport.is_closing()
@@ -145,7 +146,7 @@ class Streams:
 async def watch_lines(
     batches: AsyncIterator[list[RawEvent]], encode: Encode
 ) -> AsyncIterator[bytes]:
-    """Events as the lines of a watch. History that is gone is told inside, as Kubernetes does."""
+    """Events as the lines of a watch. Expired history is an event inside, as in Kubernetes."""
     try:
         async for batch in batches:
             if batch:
@@ -177,7 +178,7 @@ async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
 
 
 async def _finish(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """The last chunk; a client that does not read is not waited for long."""
+    """Writes the last chunk; does not wait long for a client that does not read."""
     try:
         async with asyncio.timeout(_CLOSING_SECONDS):
             await response.write_eof()
@@ -186,8 +187,8 @@ async def _finish(request: web.BaseRequest, response: web.StreamResponse) -> Non
 
 
 async def while_allowed(work: Awaitable[None], still: Still | None) -> None:
-    """The work, ended when its caller may not have it any more: a session that is not a stream of
-    ours."""
+    """Runs the work, and cancels it when the caller loses its permission: for a session that is not
+    one of these streams."""
     task = asyncio.ensure_future(work)
     try:
         while not task.done():

@@ -1,11 +1,11 @@
-"""Blobs in S3-compatible storage, which all servers see, for `blobs`.
+"""Blobs in S3-compatible storage, which all servers share, for `interfaces`.
 
-    pieces/<namespace>/<hex>/<offset>-<sha256>     what came at that offset
-    blobs/<namespace>/<hex>                        which pieces are the whole of it; written last
+    pieces/<namespace>/<hex>/<offset>-<sha256>     the bytes that were uploaded at that offset
+    blobs/<namespace>/<hex>                        the list of pieces; written last
 
-A piece is named by what is in it, so two who upload the same, to two servers, cannot spoil each
-other's work, and any server goes on where another one died. What a blob is made of was read once
-and checked before its list of pieces is written. Nothing here is in memory.
+A piece is named by its content, so two uploads of the same blob to two servers cannot damage each
+other, and any server continues where another one died. The pieces are read and verified before the
+list is written. Nothing is cached in memory.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from collections.abc import AsyncIterator
 import msgspec
 from aiohttp import web
 
-from windlass.server import blobs
-from windlass.server.blobs import Target
-from windlass.server.s3 import Bucket
+from windlass.server.storage import interfaces
+from windlass.server.storage.bucket import Bucket
+from windlass.server.storage.interfaces import BlobRef
 
 PIECE_BYTES = 8 << 20
-"""Of one object. What has come of a piece is in memory until the storage has it."""
+"""The size of one object. A piece is in memory until it is stored."""
 TOUCH_SECONDS = 86400.0
-"""A list that is needed is written again when it is older: storage has no other way to say so."""
+"""A list that is used is written again when it is older: object storage has no other way to mark
+it."""
 
 
 class Whole(msgspec.Struct):
@@ -43,28 +44,28 @@ class _Piece:
     modified: float
 
 
-class BlobBucket:
+class BucketBlobStore:
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
 
-    async def size(self, target: Target) -> int | None:
-        found = await self._whole(target)
+    async def size(self, blob: BlobRef) -> int | None:
+        found = await self._whole(blob)
         return None if found is None else found.size
 
-    async def come(self, target: Target) -> int:
-        return sum(piece.size for piece in await self._chain(target))
+    async def received(self, blob: BlobRef) -> int:
+        return sum(piece.size for piece in await self._chain(blob))
 
-    async def serve(self, request: web.BaseRequest, target: Target) -> web.StreamResponse | None:
-        found = await self._whole(target)
+    async def serve(self, request: web.BaseRequest, blob: BlobRef) -> web.StreamResponse | None:
+        found = await self._whole(blob)
         if found is None:
             return None
-        there = {piece.key for piece in await self._pieces(target)}
+        there = {piece.key for piece in await self._pieces(blob)}
         if not there.issuperset(found.pieces):
-            # Somebody's bad upload took pieces along that were good: it is uploaded again.
-            await self._bucket.delete(_list_key(target))
+            # A bad upload removed pieces that were good: the blob is uploaded again.
+            await self._bucket.delete(_list_key(blob))
             return None
         response = web.StreamResponse(
-            headers={"Content-Type": blobs.MEDIA_TYPE, "Content-Length": str(found.size)}
+            headers={"Content-Type": interfaces.BLOB_MEDIA_TYPE, "Content-Length": str(found.size)}
         )
         await response.prepare(request)
         async for data in self._read(found.pieces):
@@ -73,33 +74,33 @@ class BlobBucket:
         return response
 
     async def append(
-        self, target: Target, offset: int, length: int, pieces: AsyncIterator[bytes]
+        self, blob: BlobRef, offset: int, length: int, pieces: AsyncIterator[bytes]
     ) -> int:
-        chain = await self._chain(target)
-        come = sum(piece.size for piece in chain)
-        if offset != come:
-            raise blobs.misplaced(target, come)
+        chain = await self._chain(blob)
+        received = sum(piece.size for piece in chain)
+        if offset != received:
+            raise interfaces.wrong_offset(blob, received)
         keys = [piece.key for piece in chain]
         async for data in gathered(pieces):
-            if come + len(data) > length:
+            if received + len(data) > length:
                 await self._bucket.delete(*keys)
-                raise blobs.too_many(target, length)
-            keys.append(_piece_key(target, come, data))
+                raise interfaces.too_long(blob, length)
+            keys.append(_piece_key(blob, received, data))
             await self._bucket.put(keys[-1], data)
-            come += len(data)
-        if come == length:
-            await self._complete(target, keys, length)
-        return come
+            received += len(data)
+        if received == length:
+            await self._complete(blob, keys, length)
+        return received
 
-    async def _complete(self, target: Target, keys: list[str], length: int) -> None:
-        """Checked against its name as it lies there, then visible."""
+    async def _complete(self, blob: BlobRef, keys: list[str], length: int) -> None:
+        """Verifies the stored pieces against the name, then makes the blob visible."""
         seen = hashlib.sha256()
         async for data in self._read(keys):
             seen.update(data)
-        if seen.hexdigest() != target.hex:
+        if seen.hexdigest() != blob.hex:
             await self._bucket.delete(*keys)
-            raise blobs.another(target)
-        await self._bucket.put(_list_key(target), msgspec.json.encode(Whole(length, keys)))
+            raise interfaces.wrong_digest(blob)
+        await self._bucket.put(_list_key(blob), msgspec.json.encode(Whole(length, keys)))
 
     async def _read(self, keys: list[str]) -> AsyncIterator[bytes]:
         for key in keys:
@@ -108,53 +109,58 @@ class BlobBucket:
                 raise ConnectionAbortedError(f"{key} went while it was read")
             yield stored.data
 
-    async def _whole(self, target: Target) -> Whole | None:
-        """The list of a blob that is there; needed, so it is kept for longer."""
-        stored = await self._bucket.get(_list_key(target))
+    async def _whole(self, blob: BlobRef) -> Whole | None:
+        """The list of an existing blob; the read counts as a use, so it is kept for longer."""
+        stored = await self._bucket.get(_list_key(blob))
         if stored is None:
             return None
         if time.time() - stored.modified > TOUCH_SECONDS:
-            await self._bucket.put(_list_key(target), stored.data)
+            await self._bucket.put(_list_key(blob), stored.data)
         return msgspec.json.decode(stored.data, type=Whole)
 
-    async def _pieces(self, target: Target) -> list[_Piece]:
-        prefix = f"pieces/{target.namespace}/{target.hex}/"
+    async def _pieces(self, blob: BlobRef) -> list[_Piece]:
+        prefix = f"pieces/{blob.namespace}/{blob.hex}/"
         return [
             _Piece(entry.key, int(entry.key[len(prefix) :].partition("-")[0]), entry.size,
                    entry.modified)
             async for entry in self._bucket.list(prefix)
         ]  # fmt: skip
 
-    async def _chain(self, target: Target) -> list[_Piece]:
-        """What has come without a gap, from the beginning."""
+    async def _chain(self, blob: BlobRef) -> list[_Piece]:
+        """The uploaded pieces without a gap, from the beginning."""
         chain: list[_Piece] = []
         end = 0
-        for piece in await self._pieces(target):
+        for piece in await self._pieces(blob):
             if piece.offset == end and piece.size:
                 chain.append(piece)
                 end += piece.size
         return chain
 
-    # --- what nobody needs any more
+    # --- garbage collection
 
-    async def sweep(self, namespaces: set[str], named: set[tuple[str, str]], now: float) -> int:
+    async def sweep(self, namespaces: set[str], in_use: set[tuple[str, str]], now: float) -> int:
         gone: list[str] = []
         kept: set[tuple[str, str]] = set()
         async for entry in self._bucket.list("blobs/"):
             _, namespace, digits = entry.key.split("/")
-            target = Target(namespace, digits)
-            if (namespace, target.digest) in named and namespace in namespaces:
-                await self._whole(target)
-            elif namespace not in namespaces or now - entry.modified > blobs.UNUSED_SECONDS:
+            blob = BlobRef(namespace, digits)
+            if (namespace, blob.digest) in in_use and namespace in namespaces:
+                await self._whole(blob)
+            elif (
+                namespace not in namespaces or now - entry.modified > interfaces.UNUSED_BLOB_SECONDS
+            ):
                 gone.append(entry.key)
                 continue
             kept.add((namespace, digits))
-        await self._bucket.delete(*gone)  # before its pieces: nothing is listed that is not there
+        await self._bucket.delete(*gone)  # before its pieces: a listed blob is always complete
         pieces = []
         async for entry in self._bucket.list("pieces/"):
             _, namespace, digits, _ = entry.key.split("/")
             listed = f"blobs/{namespace}/{digits}" in gone
-            old = now - entry.modified > blobs.PARTIAL_SECONDS or namespace not in namespaces
+            old = (
+                now - entry.modified > interfaces.PARTIAL_BLOB_SECONDS
+                or namespace not in namespaces
+            )
             if listed or (old and (namespace, digits) not in kept):
                 pieces.append(entry.key)
         await self._bucket.delete(*pieces)
@@ -162,7 +168,7 @@ class BlobBucket:
 
 
 async def gathered(pieces: AsyncIterator[bytes], size: int = PIECE_BYTES) -> AsyncIterator[bytes]:
-    """What comes, in pieces of `size` and a rest."""
+    """The data in pieces of `size` and a rest."""
     waiting = bytearray()
     async for piece in pieces:
         waiting += piece
@@ -173,10 +179,10 @@ async def gathered(pieces: AsyncIterator[bytes], size: int = PIECE_BYTES) -> Asy
         yield bytes(waiting)
 
 
-def _list_key(target: Target) -> str:
-    return f"blobs/{target.namespace}/{target.hex}"
+def _list_key(blob: BlobRef) -> str:
+    return f"blobs/{blob.namespace}/{blob.hex}"
 
 
-def _piece_key(target: Target, offset: int, data: bytes) -> str:
+def _piece_key(blob: BlobRef, offset: int, data: bytes) -> str:
     found = hashlib.sha256(data).hexdigest()
-    return f"pieces/{target.namespace}/{target.hex}/{offset:015d}-{found}"
+    return f"pieces/{blob.namespace}/{blob.hex}/{offset:015d}-{found}"

@@ -1,7 +1,7 @@
-"""Blobs as files of the server's own disk, for `blobs`.
+"""Blobs as files of the server's own disk, for `interfaces`.
 
-FOLDER/<namespace>/<hex>          whole: written, checked, synced, then renamed
-FOLDER/<namespace>/<hex>.part     what has come so far
+FOLDER/<namespace>/<hex>          complete: written, verified, synced, then renamed
+FOLDER/<namespace>/<hex>.part     uploaded so far
 """
 
 from __future__ import annotations
@@ -18,127 +18,131 @@ from pathlib import Path
 
 from aiohttp import web
 
-from windlass.server import blobs
-from windlass.server.blobs import Target
+from windlass.server.storage import interfaces
+from windlass.server.storage.interfaces import BlobRef
 from windlass.store import errors
 
 SPARE_BYTES = 256 << 20
-"""What an upload leaves free on the disk: the store needs it to go on."""
+"""What an upload leaves free on the disk: the store needs it."""
 
 
-class BlobFolder:
+class DiskBlobStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._busy: set[Target] = set()
-        """Blobs that an upload writes to at this moment: one writer each."""
+        self._busy: set[BlobRef] = set()
+        """Blobs with an upload in progress: one writer each."""
 
-    async def size(self, target: Target) -> int | None:
-        """Of a blob that is there; it counts as used now."""
-        path = self._whole(target)
+    async def size(self, blob: BlobRef) -> int | None:
+        """The size of an existing blob; the call counts as a use."""
+        path = self._whole(blob)
         with contextlib.suppress(OSError):
-            os.utime(path)  # somebody is about to name it: the sweep counts from here
+            os.utime(path)  # a run is about to name it: the sweep counts from here
         return _size(path)
 
-    async def come(self, target: Target) -> int:
-        return _size(self._part(target)) or 0
+    async def received(self, blob: BlobRef) -> int:
+        return _size(self._part(blob)) or 0
 
-    async def serve(self, request: web.BaseRequest, target: Target) -> web.StreamResponse | None:
+    async def serve(self, request: web.BaseRequest, blob: BlobRef) -> web.StreamResponse | None:
         del request
-        if await self.size(target) is None:
+        if await self.size(blob) is None:
             return None
-        return web.FileResponse(self._whole(target), headers={"Content-Type": blobs.MEDIA_TYPE})
+        return web.FileResponse(
+            self._whole(blob), headers={"Content-Type": interfaces.BLOB_MEDIA_TYPE}
+        )
 
     async def append(
-        self, target: Target, offset: int, length: int, pieces: AsyncIterator[bytes]
+        self, blob: BlobRef, offset: int, length: int, pieces: AsyncIterator[bytes]
     ) -> int:
-        if target in self._busy:
+        if blob in self._busy:
             raise errors.Conflict(
-                f"another upload of {target.digest} is under way; ask how far it is and go on",
+                f"another upload of {blob.digest} is under way; ask how far it is and go on",
                 retry_after=1.0,
             )
-        self._busy.add(target)
+        self._busy.add(blob)
         try:
-            return await self._receive(target, offset, length, pieces)
+            return await self._receive(blob, offset, length, pieces)
         except OSError as problem:
             if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise _no_space() from problem
         finally:
-            self._busy.discard(target)
+            self._busy.discard(blob)
 
     async def _receive(
-        self, target: Target, offset: int, length: int, pieces: AsyncIterator[bytes]
+        self, blob: BlobRef, offset: int, length: int, pieces: AsyncIterator[bytes]
     ) -> int:
-        part = self._part(target)
+        part = self._part(blob)
         part.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        come = _size(part) or 0
-        if offset != come:
-            raise blobs.misplaced(target, come)
-        if shutil.disk_usage(part.parent).free - (length - come) < SPARE_BYTES:
+        received = _size(part) or 0
+        if offset != received:
+            raise interfaces.wrong_offset(blob, received)
+        if shutil.disk_usage(part.parent).free - (length - received) < SPARE_BYTES:
             raise _no_space()
         with part.open("ab", buffering=0) as file:
             async for piece in pieces:
-                come += len(piece)
-                if come > length:
+                received += len(piece)
+                if received > length:
                     file.close()
                     part.unlink(missing_ok=True)
-                    raise blobs.too_many(target, length)
+                    raise interfaces.too_long(blob, length)
                 await asyncio.to_thread(_write_all, file, piece)
-        if come == length:
-            await asyncio.to_thread(self._complete, target)
-        return come
+        if received == length:
+            await asyncio.to_thread(self._complete, blob)
+        return received
 
-    def _complete(self, target: Target) -> None:
-        """Checked against its name, on the disk, then visible."""
-        part = self._part(target)
+    def _complete(self, blob: BlobRef) -> None:
+        """Verifies the file against its name, syncs it, then makes it visible."""
+        part = self._part(blob)
         with part.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != target.hex:
+            if hashlib.file_digest(file, "sha256").hexdigest() != blob.hex:
                 part.unlink()
-                raise blobs.another(target)
+                raise interfaces.wrong_digest(blob)
             os.fsync(file.fileno())
-        part.replace(self._whole(target))
+        part.replace(self._whole(blob))
         _sync_folder(part.parent)
         _sync_folder(self._folder)
 
-    def _whole(self, target: Target) -> Path:
-        return self._folder / target.namespace / target.hex
+    def _whole(self, blob: BlobRef) -> Path:
+        return self._folder / blob.namespace / blob.hex
 
-    def _part(self, target: Target) -> Path:
-        return self._folder / target.namespace / f"{target.hex}.part"
+    def _part(self, blob: BlobRef) -> Path:
+        return self._folder / blob.namespace / f"{blob.hex}.part"
 
-    # --- what nobody needs any more
+    # --- garbage collection
 
-    async def sweep(self, namespaces: set[str], named: set[tuple[str, str]], now: float) -> int:
-        return await asyncio.to_thread(self._sweep, namespaces, named, now)
+    async def sweep(self, namespaces: set[str], in_use: set[tuple[str, str]], now: float) -> int:
+        return await asyncio.to_thread(self._sweep, namespaces, in_use, now)
 
-    def _sweep(self, namespaces: set[str], named: set[tuple[str, str]], now: float) -> int:
+    def _sweep(self, namespaces: set[str], in_use: set[tuple[str, str]], now: float) -> int:
         gone = 0
         for folder in self._folder.iterdir() if self._folder.exists() else ():
             if folder.name not in namespaces:
                 shutil.rmtree(folder, ignore_errors=True)
                 gone += 1
-        self._touch(named)
+        self._touch(in_use)
         for path in self._folder.glob("*/*"):
             unfinished = path.name.endswith(".part")
-            target = Target(path.parent.name, path.name.removesuffix(".part"))
-            if target in self._busy or (target.namespace, target.digest) in named:
+            blob = BlobRef(path.parent.name, path.name.removesuffix(".part"))
+            if blob in self._busy or (blob.namespace, blob.digest) in in_use:
                 continue
-            limit = blobs.PARTIAL_SECONDS if unfinished else blobs.UNUSED_SECONDS
+            limit = (
+                interfaces.PARTIAL_BLOB_SECONDS if unfinished else interfaces.UNUSED_BLOB_SECONDS
+            )
             with contextlib.suppress(FileNotFoundError):
                 if now - path.stat().st_mtime > limit:
                     path.unlink()
                     gone += 1
         return gone
 
-    def _touch(self, named: Iterable[tuple[str, str]]) -> None:
-        """Blobs that Runs name count as used now: 30 days begin when the last Run is gone."""
-        for namespace, digest in named:
+    def _touch(self, in_use: Iterable[tuple[str, str]]) -> None:
+        """Blobs of Runs count as used now: 30 days begin when the last Run is deleted."""
+        for namespace, digest in in_use:
             with contextlib.suppress(OSError):
-                os.utime(self._whole(Target(namespace, digest.removeprefix("sha256:"))))
+                os.utime(self._whole(BlobRef(namespace, digest.removeprefix("sha256:"))))
 
 
 def _write_all(file: FileIO, piece: bytes) -> None:
-    """Unbuffered, so that what has come is there whatever happens next."""
+    """Unbuffered, so that received bytes survive a crash of the process."""
     view = memoryview(piece)
     while view:
         view = view[file.write(view) :]
@@ -151,8 +155,8 @@ def _size(path: Path) -> int | None:
         return None
 
 
-def _no_space() -> blobs.NoSpace:
-    return blobs.NoSpace(
+def _no_space() -> interfaces.NoSpace:
+    return interfaces.NoSpace(
         f"the disk of the server is full, or would be: {SPARE_BYTES >> 20} MiB stay free there; "
         "free some space, then submit again"
     )

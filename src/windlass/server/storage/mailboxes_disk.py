@@ -1,9 +1,9 @@
-"""Mailboxes as files of the server's own disk, for `mailboxes`.
+"""Mailboxes as files of the server's own disk, for `interfaces`.
 
-FOLDER/<box>/box.json          whose it is, hash of the token
-             <key>.call        what to do
-             <key>.taken       which worker has it
-             <key>.result      what came of it
+FOLDER/<box>/box.json          the owner, and the hash of the token
+             <key>.call        a call
+             <key>.taken       its worker
+             <key>.result      its result
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from typing import Any
 
 import msgspec
 
-from windlass.server import blobs, mailboxes
-from windlass.server.mailboxes import Bell, Closed, News, Record
+from windlass.server.storage import interfaces
+from windlass.server.storage.interfaces import MailboxClosed, MailboxEvents, MailboxRecord, Notifier
 
 
-class Box:
+class Mailbox:
     """One mailbox: an index in memory over its files."""
 
-    def __init__(self, folder: Path, record: Record) -> None:
+    def __init__(self, folder: Path, record: MailboxRecord) -> None:
         self.folder = folder
         self.record = record
         self.epoch = secrets.token_hex(4)
-        """News is numbered anew by each server; who asks with another epoch hears all again."""
+        """Each server process numbers events from zero; a client with another epoch gets all
+        again."""
         self.waiting: collections.deque[str] = collections.deque()
         self.taken: dict[str, str] = {}
         self.news: list[dict[str, Any]] = []
         self.heard = 0
-        """How much news came before the first of `news`: what was asked past is dropped."""
+        """The events before the first of `news`: those that the client has seen are dropped."""
         self.workers: dict[str, str] = {}
         self._load()
 
@@ -56,7 +57,7 @@ class Box:
     def path(self, key: str, kind: str) -> Path:
         return self.folder / f"{key}.{kind}"
 
-    def forget(self, key: str) -> None:
+    def discard(self, key: str) -> None:
         self.taken.pop(key, None)
         with contextlib.suppress(ValueError):
             self.waiting.remove(key)
@@ -77,39 +78,39 @@ class Box:
         return None
 
     def done(self, key: str, size: int) -> None:
-        told: dict[str, Any] = {"type": "done", "call": key}
-        if size <= mailboxes.INLINE_BYTES:
-            told["result"] = base64.b64encode(self.path(key, "result").read_bytes()).decode()
-        self.news.append(told)
+        event: dict[str, Any] = {"type": "done", "call": key}
+        if size <= interfaces.INLINE_BYTES:
+            event["result"] = base64.b64encode(self.path(key, "result").read_bytes()).decode()
+        self.news.append(event)
 
 
-class BoxFolder:
+class DiskMailboxStore:
     """All mailboxes of a server."""
 
     def __init__(self, folder: Path) -> None:
-        self.bell = Bell()
+        self.notifier = Notifier()
         self._folder = folder
-        self._boxes: dict[str, Box] = {}
+        self._boxes: dict[str, Mailbox] = {}
 
-    async def create(self, name: str, record: Record) -> None:
+    async def create(self, name: str, record: MailboxRecord) -> None:
         folder = self._folder / name
         with _space_left():
             folder.mkdir(parents=True, mode=0o700)
             (folder / "box.json").write_bytes(msgspec.json.encode(record))
-        self._boxes[name] = Box(folder, record)
+        self._boxes[name] = Mailbox(folder, record)
 
-    async def record(self, name: str) -> Record | None:
+    async def record(self, name: str) -> MailboxRecord | None:
         try:
             return self._open(name).record
-        except Closed:
+        except MailboxClosed:
             return None
 
     async def delete(self, name: str) -> None:
         box = self._open(name)
         self._boxes.pop(name, None)
-        # Its record first: from here on it is closed, and whoever waits learns it.
+        # Its record first: from here on it is closed, and waiting requests see that.
         (box.folder / "box.json").unlink(missing_ok=True)
-        self.bell.ring(name)
+        self.notifier.notify(name)
         await asyncio.to_thread(shutil.rmtree, box.folder, ignore_errors=True)
 
     async def put(self, name: str, key: str, kind: str, data: AsyncIterator[bytes]) -> None:
@@ -120,33 +121,33 @@ class BoxFolder:
             box.done(key, size)
         elif fresh and key.isdigit():
             box.waiting.append(key)
-        self.bell.ring(name)
+        self.notifier.notify(name)
 
     async def read(self, name: str, key: str, kind: str) -> bytes | None:
         try:
             return await asyncio.to_thread(self._open(name).path(key, kind).read_bytes)
-        except (Closed, FileNotFoundError):
+        except (MailboxClosed, FileNotFoundError):
             return None
 
-    async def forget(self, name: str, key: str) -> None:
-        self._open(name).forget(key)
+    async def discard(self, name: str, key: str) -> None:
+        self._open(name).discard(key)
 
     async def take(self, name: str, worker: str) -> str | None:
         box = self._open(name)
-        told = len(box.news)
+        event = len(box.news)
         key = box.take(worker)
-        if len(box.news) != told:
-            self.bell.ring(name)
+        if len(box.news) != event:
+            self.notifier.notify(name)
         return key
 
-    async def meet(self, name: str, worker: str, python: str) -> None:
+    async def register_worker(self, name: str, worker: str, python: str) -> None:
         box = self._open(name)
         if box.workers.get(worker) != python:
             box.workers[worker] = python
             box.news.append({"type": "worker", "worker": worker, "python": python})
-            self.bell.ring(name)
+            self.notifier.notify(name)
 
-    async def news(self, name: str, epoch: str, after: int) -> News:
+    async def events(self, name: str, epoch: str, after: int) -> MailboxEvents:
         box = self._open(name)
         if epoch != box.epoch:
             after = 0
@@ -155,7 +156,7 @@ class BoxFolder:
             box.heard = after
         after = max(after, box.heard)
         events = box.news[after - box.heard :]
-        return News(box.epoch, after + len(events), events)
+        return MailboxEvents(box.epoch, after + len(events), events)
 
     async def sweep(self, now: float) -> list[str]:
         return await asyncio.to_thread(self._sweep, now)
@@ -168,26 +169,26 @@ class BoxFolder:
         for folder in self._folder.iterdir() if self._folder.exists() else ():
             with contextlib.suppress(FileNotFoundError):
                 used = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
-                if now - used > mailboxes.UNUSED_SECONDS:
+                if now - used > interfaces.UNUSED_MAILBOX_SECONDS:
                     shutil.rmtree(folder, ignore_errors=True)
                     self._boxes.pop(folder.name, None)
                     gone.append(folder.name)
         return gone
 
-    def _open(self, name: str) -> Box:
+    def _open(self, name: str) -> Mailbox:
         box = self._boxes.get(name)
         if box is None:
             folder = self._folder / name
             try:
-                record = msgspec.json.decode((folder / "box.json").read_bytes(), type=Record)
+                record = msgspec.json.decode((folder / "box.json").read_bytes(), type=MailboxRecord)
             except (OSError, msgspec.DecodeError):
-                raise Closed from None
-            box = self._boxes[name] = Box(folder, record)
+                raise MailboxClosed from None
+            box = self._boxes[name] = Mailbox(folder, record)
         return box
 
 
 async def _receive(data: AsyncIterator[bytes], path: Path) -> int:
-    """What comes into a file, whole or not at all; returns its size."""
+    """Writes the data to a file, completely or not at all; returns its size."""
     new = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
     size = 0
     try:
@@ -197,7 +198,7 @@ async def _receive(data: AsyncIterator[bytes], path: Path) -> int:
                 file.write(piece)
         new.replace(path)
     except FileNotFoundError:
-        raise Closed from None
+        raise MailboxClosed from None
     finally:
         new.unlink(missing_ok=True)
     return size
@@ -210,6 +211,6 @@ def _space_left() -> Iterator[None]:
     except OSError as problem:
         if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise blobs.NoSpace(
+        raise interfaces.NoSpace(
             "the disk of the server is full; free some space there, then try again"
         ) from problem

@@ -1,14 +1,13 @@
-"""Mailboxes in PostgreSQL and S3-compatible storage, which all servers see, for `mailboxes`.
+"""Mailboxes in PostgreSQL and S3-compatible storage, which all servers share, for `interfaces`.
 
-Who holds which call, and what is news, is in tables: one transaction for each step, so a server
-that dies leaves a step done or not done, and two servers never give one call to two workers. Calls
-and results lie in their row if they are small, and in the storage if not, written before the row
-that names them:
+Tables have the worker of each call, and the events. Each step is one transaction, so a server that
+dies leaves a step done or not done, and two servers never give one call to two workers. Small calls
+and results are in their row, others in object storage, written before the row that names them:
 
-    mail/<box>/<key>.<kind>.<random>/<number>      a piece; which of them count, the row says
+    mail/<box>/<key>.<kind>.<random>/<number>      a piece; the row has the valid ones
 
-Servers tell each other by NOTIFY that something happened; whoever waits then looks for himself.
-Mailboxes live as long as the program that made them: a later shape of the tables gets new names.
+Servers notify each other by NOTIFY; a waiting request then queries the tables. Mailboxes live as
+long as the program that created them: a later schema gets new table names.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from typing import Any
 import msgspec
 import psycopg
 
-from windlass.server import blobbucket, mailboxes
-from windlass.server.database import Connection, Database
-from windlass.server.mailboxes import Bell, Closed, News, Record
-from windlass.server.s3 import Bucket
+from windlass.server.storage import blobs_bucket, interfaces
+from windlass.server.storage.bucket import Bucket
+from windlass.server.storage.interfaces import MailboxClosed, MailboxEvents, MailboxRecord, Notifier
+from windlass.server.storage.postgres import Connection, Database
 
 _CHANNEL = "windlass_mail"
 _LOCK = 7239042
@@ -46,7 +45,7 @@ CREATE TABLE IF NOT EXISTS windlass_mailworker (
     box text NOT NULL REFERENCES windlass_mailbox ON DELETE CASCADE, worker text NOT NULL,
     python text NOT NULL, PRIMARY KEY (box, worker));
 """
-_HELD = """
+_CURRENT = """
 SELECT key FROM windlass_mail WHERE box = %s AND worker = %s AND call_size IS NOT NULL
     AND result_size IS NULL ORDER BY place LIMIT 1"""
 _NEXT = """
@@ -77,28 +76,28 @@ _UNUSED = """
 DELETE FROM windlass_mailbox WHERE used < to_timestamp(%s) RETURNING name"""
 
 
-class BoxTables:
+class PostgresMailboxStore:
     def __init__(self, url: str, bucket: Bucket) -> None:
-        self.bell = Bell()
-        self._database = Database(url, _TABLES, _LOCK)
+        self.notifier = Notifier()
+        self._database = Database(url, "mailboxes", _TABLES, _LOCK)
         self._bucket = bucket
         self._met: set[tuple[str, str, str]] = set()
-        """Workers that are written down: asked for again and again, and never changed."""
+        """Workers with a row: they poll often, and never change."""
         self._listening = asyncio.create_task(
-            self._database.listen(_CHANNEL, self.bell.ring, self.bell.ring_all)
+            self._database.listen(_CHANNEL, self.notifier.notify, self.notifier.notify_all)
         )
 
-    async def create(self, name: str, record: Record) -> None:
+    async def create(self, name: str, record: MailboxRecord) -> None:
         statement = """INSERT INTO windlass_mailbox (name, namespace, owner, hash)
             VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"""
         values = (name, record.namespace, record.user, record.hash)
         await self._database.do(lambda connection: connection.execute(statement, values))
 
-    async def record(self, name: str) -> Record | None:
-        async def work(connection: Connection) -> Record | None:
+    async def record(self, name: str) -> MailboxRecord | None:
+        async def work(connection: Connection) -> MailboxRecord | None:
             query = "SELECT namespace, owner, hash FROM windlass_mailbox WHERE name = %s"
             row = await _row(connection, query, name)
-            return None if row is None else Record(*row)
+            return None if row is None else MailboxRecord(*row)
 
         return await self._database.do(work)
 
@@ -116,7 +115,7 @@ class BoxTables:
         async def work(connection: Connection) -> None:
             await connection.execute(_PUT[kind], (name, key, content, at, size))
             if kind == "result":
-                await _tell(connection, name, {"type": "done", "call": key})
+                await _add_event(connection, name, {"type": "done", "call": key})
             else:
                 used = "UPDATE windlass_mailbox SET used = now() WHERE name = %s"
                 await connection.execute(used, (name,))
@@ -126,7 +125,7 @@ class BoxTables:
             await self._database.do(work)
         except psycopg.errors.ForeignKeyViolation:
             await self._bucket.delete_under(f"mail/{name}/")
-            raise Closed from None
+            raise MailboxClosed from None
 
     async def read(self, name: str, key: str, kind: str) -> bytes | None:
         row = await self._database.do(lambda connection: _row(connection, _READ[kind], name, key))
@@ -137,13 +136,13 @@ class BoxTables:
             return bytes(content)
         found = bytearray()
         while len(found) < size:
-            stored = await self._bucket.get(f"{at}/{len(found) // blobbucket.PIECE_BYTES}")
+            stored = await self._bucket.get(f"{at}/{len(found) // blobs_bucket.PIECE_BYTES}")
             if stored is None:
-                return None  # forgotten while it was read
+                return None  # deleted while it was read
             found += stored.data
         return bytes(found)
 
-    async def forget(self, name: str, key: str) -> None:
+    async def discard(self, name: str, key: str) -> None:
         statement = """DELETE FROM windlass_mail WHERE box = %s AND key = %s
             RETURNING call_at, result_at"""
         row = await self._database.do(lambda connection: _row(connection, statement, name, key))
@@ -153,44 +152,44 @@ class BoxTables:
 
     async def take(self, name: str, worker: str) -> str | None:
         async def work(connection: Connection) -> str | None:
-            held = await _row(connection, _HELD, name, worker)
-            if held is not None:
-                return str(held[0])
+            current = await _row(connection, _CURRENT, name, worker)
+            if current is not None:
+                return str(current[0])
             found = await _row(connection, _NEXT, name)
             if found is None:
                 there = "SELECT 1 FROM windlass_mailbox WHERE name = %s"
                 if await _row(connection, there, name) is None:
-                    raise Closed
+                    raise MailboxClosed
                 return None
             key = str(found[0])
             await connection.execute(
                 "UPDATE windlass_mail SET worker = %s WHERE box = %s AND key = %s",
                 (worker, name, key),
             )
-            await _tell(connection, name, {"type": "taken", "call": key, "worker": worker})
+            await _add_event(connection, name, {"type": "taken", "call": key, "worker": worker})
             return key
 
         return await self._database.do(work)
 
-    async def meet(self, name: str, worker: str, python: str) -> None:
+    async def register_worker(self, name: str, worker: str, python: str) -> None:
         if (name, worker, python) in self._met:
             return
 
         async def work(connection: Connection) -> None:
             if (await connection.execute(_MET, (name, worker, python))).rowcount:
-                await _tell(
+                await _add_event(
                     connection, name, {"type": "worker", "worker": worker, "python": python}
                 )
 
         try:
             await self._database.do(work)
         except psycopg.errors.ForeignKeyViolation:
-            raise Closed from None
+            raise MailboxClosed from None
         if len(self._met) >= _MOST_MET:
             self._met.clear()
         self._met.add((name, worker, python))
 
-    async def news(self, name: str, epoch: str, after: int) -> News:
+    async def events(self, name: str, epoch: str, after: int) -> MailboxEvents:
         mine = name[:8]
         heard = after if epoch == mine else 0
 
@@ -202,23 +201,23 @@ class BoxTables:
 
         events: list[dict[str, Any]] = []
         for number, item, result in await self._database.do(work):
-            told = msgspec.json.decode(item)
+            event = msgspec.json.decode(item)
             if result is not None:
-                told["result"] = base64.b64encode(result).decode()
-            events.append(told)
+                event["result"] = base64.b64encode(result).decode()
+            events.append(event)
             heard = number
-        return News(mine, heard, events)
+        return MailboxEvents(mine, heard, events)
 
     async def sweep(self, now: float) -> list[str]:
-        """Boxes that nobody has used for long, and mail of boxes that are gone."""
-        limit = now - mailboxes.UNUSED_SECONDS
+        """Deletes boxes that are unused for long, and mail of deleted boxes."""
+        limit = now - interfaces.UNUSED_MAILBOX_SECONDS
 
         async def work(connection: Connection) -> tuple[list[str], set[str]]:
             gone = await (await connection.execute(_UNUSED, (limit,))).fetchall()
             left = await (await connection.execute("SELECT name FROM windlass_mailbox")).fetchall()
             return [row[0] for row in gone], {row[0] for row in left}
 
-        # Listed first: a box is there before its mail is.
+        # Listed first: a box exists before its mail does.
         mail = [entry async for entry in self._bucket.list("mail/")]
         gone, left = await self._database.do(work)
         await self._bucket.delete(
@@ -234,30 +233,30 @@ class BoxTables:
     async def _store(
         self, name: str, key: str, kind: str, data: AsyncIterator[bytes]
     ) -> tuple[bytes | None, str | None, int]:
-        """Where it is from now on: here, or in the storage; and its size."""
+        """The place of the data: in the row, or in object storage; and its size."""
         at = f"mail/{name}/{key}.{kind}.{secrets.token_hex(8)}"
         size = count = 0
         first = b""
-        async for piece in blobbucket.gathered(data):
-            if not count and len(piece) <= mailboxes.INLINE_BYTES:
-                first = piece  # a rest that is the first is all
+        async for piece in blobs_bucket.gathered(data):
+            if not count and len(piece) <= interfaces.INLINE_BYTES:
+                first = piece  # the first rest is all of it
             else:
                 await self._bucket.put(f"{at}/{count}", piece)
             size, count = size + len(piece), count + 1
-        return (first, None, size) if size <= mailboxes.INLINE_BYTES else (None, at, size)
+        return (first, None, size) if size <= interfaces.INLINE_BYTES else (None, at, size)
 
 
 async def _row(connection: Connection, query: str, *values: Any) -> Any:
     return await (await connection.execute(query.encode(), values)).fetchone()
 
 
-async def _tell(connection: Connection, name: str, item: dict[str, Any]) -> None:
-    """Numbered under the lock of the box's row: what has a higher number came later."""
+async def _add_event(connection: Connection, name: str, item: dict[str, Any]) -> None:
+    """Numbered under the lock of the box's row: a higher number is later."""
     statement = """UPDATE windlass_mailbox SET told = told + 1, used = now() WHERE name = %s
         RETURNING told"""
     row = await _row(connection, statement, name)
     if row is None:
-        raise Closed
+        raise MailboxClosed
     await connection.execute(
         "INSERT INTO windlass_mailnews (box, number, item) VALUES (%s, %s, %s)",
         (name, row[0], msgspec.json.encode(item).decode()),

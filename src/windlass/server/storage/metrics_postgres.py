@@ -1,9 +1,9 @@
-"""What nodes use, in PostgreSQL, which all servers see, for `nodereports`: a row for each node."""
+"""Node metrics in PostgreSQL, which all servers share, for `interfaces`: a row for each node."""
 
 from __future__ import annotations
 
-from windlass.server.database import Connection, Database
-from windlass.server.nodereports import FRESH_SECONDS
+from windlass.server.storage.interfaces import FRESH_SECONDS
+from windlass.server.storage.postgres import Connection, Database
 
 _LOCK = 7239043
 _TABLES = """
@@ -19,9 +19,9 @@ SELECT node, report FROM windlass_nodereport WHERE told > now() - make_interval(
 _OLD = "DELETE FROM windlass_nodereport WHERE told < now() - make_interval(secs => %s)"
 
 
-class ReportTables:
+class PostgresNodeMetrics:
     def __init__(self, url: str) -> None:
-        self._database = Database(url, _TABLES, _LOCK)
+        self._database = Database(url, "node metrics", _TABLES, _LOCK)
 
     async def put(self, node: str, report: bytes) -> int:
         async def work(connection: Connection) -> int:

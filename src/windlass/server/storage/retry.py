@@ -1,5 +1,4 @@
-"""How often, and how soon, what may be asked again is asked again of a storage or a database that
-does not answer: for about three seconds in all, whoever waits for us is told then."""
+"""Repeats requests to a database that does not answer: for about three seconds in all."""
 
 from __future__ import annotations
 
@@ -12,7 +11,8 @@ FIRST_PAUSE = 0.1
 
 
 async def tries() -> AsyncIterator[int]:
-    """The number of each, after a pause that grows; servers that failed together come apart."""
+    """The number of each attempt, after a pause that grows; jitter spreads servers that failed
+    together."""
     for number in range(_TRIES):
         if number:
             pause = FIRST_PAUSE * 2 ** (number - 1)

@@ -1,4 +1,4 @@
-"""Nodes and units in the forms that inputs describe: so many GPUs, cores and bytes each.
+"""Nodes and workloads in the forms that inputs describe: so many GPUs, cores and bytes each.
 
 All readers of inputs build through here, so that members that are alike share one `Role` value
 and a job of so many GPUs means the same in every trace.
@@ -10,16 +10,16 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from windlass.core.facts import (
+from windlass.core.model.types import (
+    ClusterFacts,
     Device,
     DeviceRequest,
     Domain,
-    Facts,
     Node,
     Queue,
     Role,
     Taint,
-    Unit,
+    Workload,
 )
 from windlass.sim.scenario import FOREVER, BadInput, Job, Scenario, begin, devices_of
 
@@ -44,8 +44,8 @@ class NodeForm:
     price: int = 0
     """Billionths a second."""
     numa: int = 0
-    """NUMA nodes that CPU, memory and GPUs are divided over; 0: GPUs are on two, and what each has
-    of the rest is not said."""
+    """NUMA nodes that CPU, memory and GPUs are divided over; 0: GPUs are on two, and the rest is
+    not reported per NUMA node."""
     taints: tuple[Taint, ...] = ()
     capabilities: frozenset[str] = frozenset()
 
@@ -119,11 +119,11 @@ def nodes_needed(jobs: Sequence[Job], gpus: int) -> int:
     they use a corner.
     """
     ending = [job for job in jobs if job.duration != FOREVER]
-    first = min((job.unit.submitted for job in ending), default=0.0)
-    span = max((job.unit.submitted + job.duration for job in ending), default=0.0) - first
-    worked = math.fsum(devices_of(job.unit) * job.duration for job in ending)
+    first = min((job.workload.submitted for job in ending), default=0.0)
+    span = max((job.workload.submitted + job.duration for job in ending), default=0.0) - first
+    worked = math.fsum(devices_of(job.workload) * job.duration for job in ending)
     mean = worked / span if span > 0 else 0.0
-    largest = max((_nodes_of(job.unit, gpus) for job in jobs), default=1)
+    largest = max((_nodes_of(job.workload, gpus) for job in jobs), default=1)
     found = max(1, largest, math.ceil(mean / TARGET_LOAD / gpus))
     if found > MOST_NODES:
         raise BadInput(
@@ -137,16 +137,16 @@ def on_cluster(
     name: str, jobs: Iterable[Job], nodes: tuple[Node, ...], queues: Iterable[Queue] = ()
 ) -> Scenario:
     """A scenario that starts empty; queues that are not described are flat and equal."""
-    work = tuple(sorted(jobs, key=lambda job: (job.unit.submitted, job.unit.key)))
+    work = tuple(sorted(jobs, key=lambda job: (job.workload.submitted, job.workload.key)))
     if not work:
         raise BadInput(f"{name} has no jobs: give a trace with at least one row.")
     known = {queue.name: queue for queue in queues}
     for job in work:
-        known.setdefault(job.unit.queue, Queue(job.unit.queue))
+        known.setdefault(job.workload.queue, Queue(job.workload.queue))
     levels = LEVELS if any(node.path for node in nodes) else ()
-    facts = Facts(nodes, tuple(known.values()), levels=levels)
+    facts = ClusterFacts(nodes, tuple(known.values()), levels=levels)
     return begin(Scenario(name, facts, work))
 
 
-def _nodes_of(unit: Unit, gpus: int) -> int:
-    return math.ceil(devices_of(unit) / gpus)
+def _nodes_of(workload: Workload, gpus: int) -> int:
+    return math.ceil(devices_of(workload) / gpus)

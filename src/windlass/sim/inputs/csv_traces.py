@@ -1,8 +1,8 @@
-"""Job lists and pod lists from files: who came when, asked for what, and ran how long.
+"""Job lists and pod lists from files: arrival, request and duration of each job.
 
 A job list is a CSV file with a header, plain or gzip. Its columns are recognised by name (see
 `COLUMNS`), so the public traces of ElasticFlow (Microsoft ITP), Pollux (Philly) and Muri are read
-as they are. Pod and node lists in openb's form are read through `sim.openb`.
+as they are. Pod and node lists in openb's form are read through `sim.inputs.openb`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from windlass.core import facts_check
-from windlass.core.facts import DeviceRequest, Node, Role, Unit
-from windlass.core.packing_tables import Shape
-from windlass.kinds import quantity
-from windlass.sim import jobcells, jobspec, openb, shaping
+from windlass.core.model import validation
+from windlass.core.model.types import DeviceRequest, Node, Role, Workload
+from windlass.core.packing.potential import DemandShape
+from windlass.kinds.values import quantity
+from windlass.sim.inputs import builders, job_columns, job_spec, openb
 from windlass.sim.scenario import FOREVER, BadInput, Job
 
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -59,8 +59,8 @@ def read_jobs(path: Path, gpus_per_node: int = 8, queue: str = "") -> list[Job]:
     found = {
         what: name for what, names in COLUMNS.items() for name in reversed(names) if name in header
     }
-    cells = jobcells.columns(header)
-    needed = ("submitted",) if cells.keys() & jobcells.WITHOUT_GPUS else ("submitted", "gpus")
+    cells = job_columns.columns(header)
+    needed = ("submitted",) if cells.keys() & job_columns.WITHOUT_GPUS else ("submitted", "gpus")
     for what in needed:
         if rows and what not in found:
             raise BadInput(
@@ -74,7 +74,7 @@ def read_jobs(path: Path, gpus_per_node: int = 8, queue: str = "") -> list[Job]:
         )
     if not rows:
         raise BadInput(f"{path} has no jobs: give a header and at least one row.")
-    roles = shaping.Roles(gpus_per_node)
+    roles = builders.Roles(gpus_per_node)
     muri = MILLISECONDS in header
     reader = _JobReader(path, found, cells, roles, 1000.0 if muri else 1.0, ranked=not muri)
     chosen = [
@@ -83,7 +83,7 @@ def read_jobs(path: Path, gpus_per_node: int = 8, queue: str = "") -> list[Job]:
     if queue and not chosen:
         known = sorted({reader.queue(row) for row in rows})
         raise NoSuchQueue(f"{path} has no queue {queue!r}: it has {', '.join(known[:12])}.", known)
-    return sorted(chosen, key=lambda job: (job.unit.submitted, job.unit.key))
+    return sorted(chosen, key=lambda job: (job.workload.submitted, job.workload.key))
 
 
 def read_pods(
@@ -91,11 +91,11 @@ def read_pods(
 ) -> list[Job]:
     """Pods of an openb list: with their own times, or (`arrival`) one by one and without end."""
     listed = openb.read_pods(pods)
-    roles = shaping.Roles()
+    roles = builders.Roles()
     demand = [role_of_pod(roles, shape) for shape in listed.shapes]
     if arrival is not None:
         return [
-            Job(Unit(f"{listed.names[pod]}-{at:05}", queue, (demand[pod],), float(at)), FOREVER)
+            Job(Workload(f"{listed.names[pod]}-{at:05}", queue, (demand[pod],), float(at)), FOREVER)
             for at, pod in enumerate(arrival.order)
         ]
     times = {row["name"].strip(): (f"{pods} line {line}", row) for line, row in lines_of(pods)}
@@ -106,8 +106,8 @@ def read_pods(
         end = _moment(where, "deletion_time", row.get("deletion_time", ""), FOREVER)
         lasts = _between(where, begin, end)
         expected = None if lasts == FOREVER else lasts
-        jobs.append(Job(Unit(name, queue, (demand[at],), begin, expected=expected), lasts))
-    return sorted(jobs, key=lambda job: (job.unit.submitted, job.unit.key))
+        jobs.append(Job(Workload(name, queue, (demand[at],), begin, expected=expected), lasts))
+    return sorted(jobs, key=lambda job: (job.workload.submitted, job.workload.key))
 
 
 def read_nodes(path: Path) -> tuple[Node, ...]:
@@ -117,7 +117,7 @@ def read_nodes(path: Path) -> tuple[Node, ...]:
         return _behind_switches(path, lines[0][1])
     listed = openb.read_nodes(path)
     return tuple(
-        shaping.NodeForm(
+        builders.NodeForm(
             gpus, model, 16384 if gpus else 0, cpu, memory << 20, {"model": model} if model else {}
         ).node(name)
         for name, (cpu, memory, gpus, model) in zip(listed.names, listed.rows, strict=True)
@@ -130,18 +130,18 @@ def _behind_switches(path: Path, row: Mapping[str, str]) -> tuple[Node, ...]:
         switches, nodes, gpus, cpus, memory = (int(row[name]) for name in names)
     except (KeyError, ValueError) as problem:
         raise BadInput(f"{path} must give whole numbers for {', '.join(names)}.") from problem
-    if not (switches > 0 < nodes and switches * nodes <= shaping.MOST_NODES):
+    if not (switches > 0 < nodes and switches * nodes <= builders.MOST_NODES):
         raise BadInput(
             f"{path}: {switches} switches with {nodes} nodes each are no cluster: give 1 to "
-            f"{shaping.MOST_NODES} nodes."
+            f"{builders.MOST_NODES} nodes."
         )
     if not (0 <= gpus <= openb.MOST_DEVICES and 0 <= cpus <= MOST_CPUS and 0 <= memory <= MOST_GIB):
         raise BadInput(
             f"{path}: a node has 0 to {openb.MOST_DEVICES} GPUs, {MOST_CPUS} CPUs and {MOST_GIB} "
             f"GiB; this one has {gpus}, {cpus} and {memory}."
         )
-    form = shaping.NodeForm(gpus, cpu=cpus * 1000, memory=memory * shaping.GIB)
-    return shaping.cluster(switches * nodes, form, rack=nodes)
+    form = builders.NodeForm(gpus, cpu=cpus * 1000, memory=memory * builders.GIB)
+    return builders.cluster(switches * nodes, form, rack=nodes)
 
 
 def lines_of(path: Path) -> list[tuple[int, dict[str, str]]]:
@@ -160,7 +160,7 @@ class _JobReader:
         path: Path,
         columns: Mapping[str, str],
         cells: Mapping[str, str],
-        roles: shaping.Roles,
+        roles: builders.Roles,
         scale: float,
         *,
         ranked: bool,
@@ -168,7 +168,7 @@ class _JobReader:
         self.path, self.columns, self.roles, self.scale = path, columns, roles, scale
         self.ranked = ranked
         self.cells = cells
-        self._builder = jobspec.Builder()
+        self._builder = job_spec.Builder()
 
     def job(self, number: int, row: Mapping[str, str]) -> Job:
         where = f"{self.path} line {number}"
@@ -178,10 +178,10 @@ class _JobReader:
         else:
             duration = _between(where, submitted, self._time(where, row, "end"))
         key = f"{number:07}-{self._text(row, 'id') or 'job'}"
-        cells = jobcells.given(row, self.cells)
+        cells = job_columns.given(row, self.cells)
         if cells:
             base = self._base(where, row, cells, submitted, duration)
-            return jobcells.job(where, key, base, cells, self._builder)
+            return job_columns.job(where, key, base, cells, self._builder)
         gpus, part = self._gpus(where, row)
         needs = self._needs(where, row)
         members = self._count(where, row, "members", 1, 1)
@@ -189,7 +189,7 @@ class _JobReader:
         if members > 1 or part:
             each = (DeviceRequest("gpu", max(1, gpus), compute=part),) if gpus or part else ()
             role = self.roles.of(members, needs, each)
-        unit = Unit(
+        workload = Workload(
             key,
             self.queue(row),
             (role,),
@@ -197,9 +197,9 @@ class _JobReader:
             self._text(row, "user"),
             priority=self._count(where, row, "priority", 0, 50) if self.ranked else 50,
             expected=self._expected(where, row, duration),
-            kin=self._text(row, "user"),
+            history_key=self._text(row, "user"),
         )
-        return Job(unit, duration)
+        return Job(workload, duration)
 
     def _base(
         self,
@@ -217,7 +217,7 @@ class _JobReader:
             "priority": self._count(where, row, "priority", 0, 50) if self.ranked else 50,
         }  # fmt: skip
         base |= {what: text for what in ("cpu", "memory") if (text := self._text(row, what))}
-        if not self._text(row, "gpus") and cells.keys() & jobcells.WITHOUT_GPUS:
+        if not self._text(row, "gpus") and cells.keys() & job_columns.WITHOUT_GPUS:
             return base
         gpus, part = self._gpus(where, row)
         if part:
@@ -226,16 +226,16 @@ class _JobReader:
         members = self._count(where, row, "members", 1, 1)
         if members == 1 and not cells.keys() & {"replicas", "minreplicas", "most"}:
             role = self.roles.of_gpus(gpus)
-            members, gpus = role.least, role.devices[0].count if role.devices else 0
+            members, gpus = role.min_count, role.devices[0].count if role.devices else 0
         if not cells.keys() & {"replicas", "minreplicas"}:
             base["members"] = members
         return base | {"gpus": gpus}
 
     def _expected(self, where: str, row: Mapping[str, str], duration: float) -> float | None:
-        said = self._text(row, "expected")
-        if said == "unknown":
+        text = self._text(row, "expected")
+        if text == "unknown":
             return None
-        return self._number(where, row, "expected") if said else duration
+        return self._number(where, row, "expected") if text else duration
 
     def queue(self, row: Mapping[str, str]) -> str:
         return self._text(row, "queue") or "default"
@@ -287,19 +287,19 @@ class _JobReader:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not 0 <= value <= facts_check.MOST_SECONDS:
+        if not 0 <= value <= validation.MOST_SECONDS:
             raise BadInput(
                 f"{where}: {what} is {text!r}, it must be a number from 0 to "
-                f"{facts_check.MOST_SECONDS:.0e}."
+                f"{validation.MOST_SECONDS:.0e}."
             )
         return value
 
     def _time(self, where: str, row: Mapping[str, str], what: str) -> float:
         text = self._text(row, what)
-        return _moment(where, what, text, None, self.scale, -facts_check.MOST_SECONDS)
+        return _moment(where, what, text, None, self.scale, -validation.MOST_SECONDS)
 
 
-def role_of_pod(roles: shaping.Roles, shape: Shape) -> Role:
+def role_of_pod(roles: builders.Roles, shape: DemandShape) -> Role:
     """What a pod of an openb list asks for."""
     requests: tuple[DeviceRequest, ...] = ()
     if shape.count:
@@ -330,7 +330,7 @@ def _moment(
             value = moment.timestamp()
     except (ValueError, OverflowError):
         value = math.nan
-    if not least <= value <= facts_check.MOST_SECONDS:
+    if not least <= value <= validation.MOST_SECONDS:
         allowed = "seconds" if least else "seconds from 0 up"
         raise BadInput(
             f"{where}: {what} is {text!r}, it must be {allowed} or a date such as "

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from windlass.kinds import problems
+from windlass.kinds.schema import field_errors
 from windlass.sim.scenario import BadInput
 
 
@@ -35,7 +35,7 @@ def refuse_unknown(document: Any, kind: Any, path: str = "") -> None:
 def unknown(name: str, path: str, known: Iterable[str]) -> BadInput:
     """The error about one unknown name."""
     options = sorted(known)
-    near = problems.nearest(name, options)
+    near = field_errors.nearest(name, options)
     hint = f"did you mean `{near}`?" if near else f"there are {', '.join(options)}."
     return BadInput(f"unknown field `{name}`{f' in `{path}`' if path else ''}: {hint}")
 

@@ -2,7 +2,7 @@
 
 A cell holds what the field of the described job would, as YAML in one line: `h100`, `[h100, a100]`,
 `{pool: train}`. A row with any of them becomes a `jobspec.JobSpec`; all other rows are read by
-`sim.traces` alone, which is faster.
+`sim.inputs.csv_traces` alone, which is faster.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from windlass.kinds import duration, quantity
-from windlass.sim import fieldnames, jobspec
+from windlass.kinds.values import duration, quantity
+from windlass.sim.inputs import field_names, job_spec
 from windlass.sim.scenario import BadInput, Job
 
 _NODES = ("placement", "nodes")
@@ -55,15 +55,15 @@ def given(row: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
 
 
 def job(
-    where: str, key: str, base: dict[str, Any], cells: Mapping[str, str], builder: jobspec.Builder
+    where: str, key: str, base: dict[str, Any], cells: Mapping[str, str], builder: job_spec.Builder
 ) -> Job:
     """The job of a row: `base` has what the plain columns say, in the fields of a described job."""
     document = dict(base)
     for name, text in cells.items():
         _put(document, PATHS[name], _value(where, name, text))
     try:
-        fieldnames.refuse_unknown(document, jobspec.JobSpec)
-        return builder.job(msgspec.convert(document, jobspec.JobSpec), key)
+        field_names.refuse_unknown(document, job_spec.JobSpec)
+        return builder.job(msgspec.convert(document, job_spec.JobSpec), key)
     except BadInput as problem:
         raise BadInput(f"{where}: {problem}") from problem
     except (msgspec.ValidationError, quantity.Malformed, duration.Malformed) as problem:

@@ -1,7 +1,7 @@
-"""Jobs of a described scenario: the words of a Run's spec, and the true duration, into a `Job`.
+"""Jobs of a described scenario: the fields of a Run's spec, and the true duration, into a `Job`.
 
 A job with one role may be written flat (`gpus`, `replicas`, `cpu`, ...); several roles are written
-as in a Run. Job lists (`sim.traces`) with such columns are read through here, too.
+as in a Run. Job lists (`sim.inputs.csv_traces`) with such columns are read through here, too.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from windlass.core import facts_check, specs
-from windlass.core.facts import Role, Topology, Unit
-from windlass.kinds import duration, quantity, run
+from windlass.core.model import run_spec, validation
+from windlass.core.model.types import Role, Topology, Workload
+from windlass.kinds.types import run
+from windlass.kinds.values import duration, quantity
 from windlass.sim.scenario import FOREVER, BadInput, Job
 
-Seconds = str | Annotated[float, Meta(ge=0, le=facts_check.MOST_SECONDS)]
-Moment = str | Annotated[float, Meta(ge=-facts_check.MOST_SECONDS, le=facts_check.MOST_SECONDS)]
+Seconds = str | Annotated[float, Meta(ge=0, le=validation.MOST_SECONDS)]
+Moment = str | Annotated[float, Meta(ge=-validation.MOST_SECONDS, le=validation.MOST_SECONDS)]
 Quantity = str | Annotated[float, Meta(ge=0)]
 Some = Annotated[int, Meta(ge=1, le=1_000_000)]
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
@@ -72,7 +73,7 @@ class JobSpec(Struct):
     duration: Seconds = "1h"
     """How long it really runs."""
     expected: Seconds | UnsetType | None = UNSET
-    """How long it says it runs; absent: the truth; `unknown` or null: it does not say."""
+    """The estimated runtime; absent: the true one; `unknown` or null: no estimate."""
     max: Seconds | None = None
     """An attempt that runs longer than this ends the job."""
     queue: str = "default"
@@ -83,7 +84,7 @@ class JobSpec(Struct):
     """Short for the same in `placement`."""
 
     gpus: Count | UnsetType = UNSET
-    """Of each replica; 1 where nothing else is said about devices."""
+    """Of each replica; 1 unless devices are given otherwise."""
     models: list[str] = []
     """Of these GPUs, best first."""
     share: str = ""
@@ -105,16 +106,16 @@ class JobSpec(Struct):
     bundle: Literal["", "numa", "pcie"] | run.Bundle = ""
 
 
-def seconds(words: Seconds) -> float:
+def seconds(value: Seconds) -> float:
     """A duration such as 90s or 2h, or plain seconds."""
-    return duration.milliseconds(words) / 1000 if isinstance(words, str) else float(words)
+    return duration.milliseconds(value) / 1000 if isinstance(value, str) else float(value)
 
 
-def moment(words: Moment) -> float:
+def moment(value: Moment) -> float:
     """Seconds after the start of the scenario, or (`-2h`) before it."""
-    if isinstance(words, str) and words.startswith("-"):
-        return -seconds(words[1:])
-    return seconds(words)
+    if isinstance(value, str) and value.startswith("-"):
+        return -seconds(value[1:])
+    return seconds(value)
 
 
 class Builder:
@@ -124,20 +125,20 @@ class Builder:
         self._roles: dict[str, Role] = {}
 
     def job(self, spec: JobSpec, key: str = "") -> Job:
-        """The job; `key` names its unit where the spec's name need not be unique."""
+        """The job; `key` names its workload where the spec's name need not be unique."""
         lasts = seconds(spec.duration)
         placement = _placement(spec)
         made = (_role(spec, role, placement) for role in _roles(spec))
         roles = tuple(self._roles.setdefault(repr(role), role) for role in made)
         topology = placement.topology
-        unit = Unit(
+        workload = Workload(
             key or spec.name, spec.queue, roles, moment(spec.at), spec.user,
             priority=spec.priority, preemptible=spec.preemptible, gang=placement.gang,
             pack=placement.pack, movable=spec.movable or placement.movable,
             topology=Topology(topology.level, topology.mode == "required") if topology else None,
-            expected=_expected(spec, lasts), kin=spec.user,
+            expected=_expected(spec, lasts), history_key=spec.user,
         )  # fmt: skip
-        return Job(unit, lasts, longest=FOREVER if spec.max is None else seconds(spec.max))
+        return Job(workload, lasts, longest=FOREVER if spec.max is None else seconds(spec.max))
 
 
 def _expected(spec: JobSpec, lasts: float) -> float | None:
@@ -255,10 +256,10 @@ def _role(spec: JobSpec, role: RoleSpec, placement: run.Placement) -> Role:
         least if placement.gang else 1,
         role.replicas,
         {name: amount for name, amount in needs.items() if amount},
-        tuple(specs.device_request(device) for device in role.devices),
+        tuple(run_spec.device_request(device) for device in role.devices),
         within if within != "socket" and role.devices else "",
-        specs.constraint(nodes),
-        specs.preferences(nodes),
+        run_spec.constraint(nodes),
+        run_spec.preferences(nodes),
     )
 
 

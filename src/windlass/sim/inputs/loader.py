@@ -1,7 +1,7 @@
-"""From what a user names to a scenario: a public trace, a file, or the state of a platform.
+"""Scenarios from what a user names: a public trace, a file, or the state of a platform.
 
-Public traces are looked for below `WINDLASS_DATA` (default ../shared); where they are missing the
-error says which they are and who published them. Every one of them can also be given by path.
+Public traces are searched below `WINDLASS_DATA` (default ../shared); where they are missing the
+error names them and their publishers. Every one of them can also be given by path.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from windlass.core.facts import Node
-from windlass.sim import described, exchange, openb, shaping, traces
+from windlass.core.model.types import Node
+from windlass.sim.inputs import builders, csv_traces, openb, state_export, yaml_scenario
 from windlass.sim.scenario import BadInput, Job, Scenario
 
 ORIGINS = {
@@ -43,7 +43,7 @@ class NoSuchTrace(BadInput):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hardware:
-    """What a user says about the cluster of a trace."""
+    """The user's options for the cluster of a trace."""
 
     nodes: int = 0
     """0: sized so that mean demand is 80 % of it."""
@@ -58,19 +58,21 @@ def open_source(name: str, hardware: Hardware = Hardware()) -> Scenario:  # noqa
     family, _, part = name.partition("/")
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
-        return described.read(path)
+        return yaml_scenario.read(path)
     if path.exists() or family not in FOLDERS:
         return _job_list(path.name.partition(".")[0], path, "", hardware)
     return _public(family, part, hardware)
 
 
-def open_state(path: Path, assumed: float = exchange.ASSUMED) -> Scenario:
+def open_state(path: Path, assumed: float = state_export.ASSUMED) -> Scenario:
     """The exported state of a platform."""
     try:
         text = path.read_bytes()
     except OSError as problem:
         raise BadInput(f"{path} cannot be read: {problem.strerror or problem}.") from problem
-    return exchange.scenario(exchange.loads(text, str(path)), path.name.partition(".")[0], assumed)
+    return state_export.scenario(
+        state_export.loads(text, str(path)), path.name.partition(".")[0], assumed
+    )
 
 
 def open_pods(
@@ -78,15 +80,15 @@ def open_pods(
 ) -> Scenario:
     """Node and pod lists in openb's form; with arrival orders, pods come one by one and stay."""
     try:
-        machines = traces.read_nodes(nodes)
+        machines = csv_traces.read_nodes(nodes)
         arrival = None
         if orders is not None:
             arrival = _arrival(nodes, pods, orders, seed)
-        jobs = traces.read_pods(pods, arrival)
+        jobs = csv_traces.read_pods(pods, arrival)
     except openb.BadTrace as problem:
         raise BadInput(str(problem)) from problem
     name = pods.name.partition(".")[0].removeprefix(openb.PREFIX)
-    return shaping.on_cluster(name, jobs, machines)
+    return builders.on_cluster(name, jobs, machines)
 
 
 def data_folder() -> Path:
@@ -94,7 +96,7 @@ def data_folder() -> Path:
 
 
 def missing(family: str) -> str | None:
-    """What to tell when the public data of a family is not here; None when it is."""
+    """The message when the public data of a family is missing; None when it is there."""
     folder = data_folder() / FOLDERS[family]
     if folder.is_dir():
         return None
@@ -125,7 +127,7 @@ def _public(family: str, part: str, hardware: Hardware) -> Scenario:
         path = root / "philly_public_vcs.csv.gz"
         try:
             return _job_list(f"philly {part}".strip(), path, part, hardware)
-        except traces.NoSuchQueue as unknown:  # its parts are queues of one list
+        except csv_traces.NoSuchQueue as unknown:  # its parts are queues of one list
             _refuse_unknown(family, part, unknown.known)
             raise
     chosen = part or FIRST[family]
@@ -144,18 +146,18 @@ def _job_lists(family: str, root: Path) -> dict[str, Path]:
 
 
 def _job_list(name: str, path: Path, queue: str, hardware: Hardware) -> Scenario:
-    jobs = traces.read_jobs(path, hardware.gpus, queue)
-    return shaping.on_cluster(name, jobs, _machines(jobs, hardware))
+    jobs = csv_traces.read_jobs(path, hardware.gpus, queue)
+    return builders.on_cluster(name, jobs, _machines(jobs, hardware))
 
 
 def _machines(jobs: list[Job], hardware: Hardware) -> tuple[Node, ...]:
     if hardware.node_list is not None:
         try:
-            return traces.read_nodes(hardware.node_list)
+            return csv_traces.read_nodes(hardware.node_list)
         except openb.BadTrace as problem:
             raise BadInput(str(problem)) from problem
-    count = hardware.nodes or shaping.nodes_needed(jobs, hardware.gpus)
-    return shaping.cluster(count, shaping.NodeForm(hardware.gpus), hardware.rack)
+    count = hardware.nodes or builders.nodes_needed(jobs, hardware.gpus)
+    return builders.cluster(count, builders.NodeForm(hardware.gpus), hardware.rack)
 
 
 def _arrival(nodes: Path, pods: Path, orders: Path, seed: int | None) -> openb.Arrival:

@@ -24,8 +24,8 @@ from typing import Protocol
 
 import numpy as np
 
-from windlass.core import packing_tables
-from windlass.core.packing_tables import Fleet, Shape
+from windlass.core.packing import potential
+from windlass.core.packing.potential import DemandShape, Fleet
 
 PREFIX = "openb_pod_list_"
 MOST = 1 << 53
@@ -35,7 +35,7 @@ MOST_DEVICES = 1024
 
 
 class BadTrace(ValueError):
-    """A file is not what it should be; the message says which, where and what would do."""
+    """A file is malformed; the message names the file, the place and what is expected."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Pods:
     """A pod list, sorted by name."""
 
     names: tuple[str, ...]
-    shapes: tuple[Shape, ...]
+    shapes: tuple[DemandShape, ...]
 
-    def counts(self) -> dict[Shape, float]:
+    def counts(self) -> dict[DemandShape, float]:
         """How often each shape is in the list."""
-        found: dict[Shape, float] = {}
+        found: dict[DemandShape, float] = {}
         for shape in self.shapes:
             found[shape] = found.get(shape, 0.0) + 1.0
         return found
@@ -81,11 +81,11 @@ class Arrival:
 class Chooser(Protocol):
     """A policy during one replay."""
 
-    def choose(self, shape: Shape) -> tuple[int, list[int]] | None:
+    def choose(self, shape: DemandShape) -> tuple[int, list[int]] | None:
         """Node and devices for the next pod, or None if it fits nowhere."""
 
-    def place(self, shape: Shape, node: int, devices: list[int]) -> None:
-        """The pod takes its room."""
+    def place(self, shape: DemandShape, node: int, devices: list[int]) -> None:
+        """The pod takes its capacity."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Curve:
 
     allocated: dict[int, float]
     placed: int
-    """Pods that found room."""
+    """Pods that found capacity."""
 
     def unallocated(self, arrived: int) -> float | None:
         """Percent of devices left idle at this point; None if demand never got there. In a small
@@ -179,7 +179,7 @@ def replay(pods: Pods, arrival: Arrival, fleet: Fleet, chooser: Chooser) -> Curv
     return Curve(_discrete(events, max(1, capacity)), placed)
 
 
-def _discrete(events: packing_tables.Ints, capacity: int) -> dict[int, float]:
+def _discrete(events: potential.Ints, capacity: int) -> dict[int, float]:
     """Mean allocated percent over the events at each whole percent of arrived demand."""
     percent = np.round(100.0 * events[:, 0] / capacity).astype(np.int64)
     share = np.round(100.0 * events[:, 1] / capacity, 2)
@@ -190,7 +190,7 @@ def _discrete(events: packing_tables.Ints, capacity: int) -> dict[int, float]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Row:
-    """A line of a CSV file that can say where it is."""
+    """A line of a CSV file with its position for error messages."""
 
     where: str
     fields: dict[str, str]
@@ -217,11 +217,11 @@ class _Row:
         return int(value)
 
 
-def _shape(row: _Row) -> Shape:
+def _shape(row: _Row) -> DemandShape:
     count, milli = row.number("num_gpu"), row.number("gpu_milli")
     models = row.fields.get("gpu_spec") or ""
     try:
-        return Shape(
+        return DemandShape(
             cpu=row.number("cpu_milli"),
             memory=row.number("memory_mib"),
             count=count if milli else 0,

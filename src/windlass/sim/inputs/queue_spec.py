@@ -1,4 +1,4 @@
-"""Queues of a scenario, read field by field from what `core.facts.Queue` has.
+"""Queues of a scenario, read field by field from what `core.model.types.Queue` has.
 
 A described queue, `--set queue.NAME.FIELD=VALUE` and the list of valid names all follow from the
 fields and types of the dataclass: a field that is added there can be described and set at once.
@@ -14,13 +14,14 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-from windlass.core import facts
-from windlass.core.facts import Amounts, Queue
-from windlass.kinds import duration, problems, quantity
-from windlass.sim import fieldnames, jobspec
+from windlass.core.model import types as model_types
+from windlass.core.model.types import Amounts, Queue
+from windlass.kinds.schema import field_errors
+from windlass.kinds.values import duration, quantity
+from windlass.sim.inputs import field_names, job_spec
 from windlass.sim.scenario import BadInput
 
-NOT_DESCRIBED = frozenset(("held", "namespaces"))
+NOT_DESCRIBED = frozenset(("paused", "namespaces"))
 """Fields that the platform fills in from the state of objects. A scenario has no namespaces."""
 
 
@@ -30,7 +31,7 @@ class Field:
 
     name: str
     """In the dataclass; users write it in camelCase."""
-    kind: Any
+    annotation: Any
     """Its type."""
     inner: str
     """What follows its name in a change: `.RESOURCE`, `.FIELD`, or nothing."""
@@ -38,36 +39,36 @@ class Field:
     @property
     def optional(self) -> bool:
         """Whether it may be absent: `none` in a change."""
-        return _present(self.kind) is not self.kind
+        return _present(self.annotation) is not self.annotation
 
 
 def queue(document: Mapping[str, Any], path: str) -> Queue:
-    """A described queue; `path` says where it stands in the file."""
+    """A described queue; `path` is its position in the file."""
     known = by_word()
     if not isinstance(document.get("name"), str):
         raise BadInput(f"`{path}` has no name: give the queue one.")
     given: dict[str, Any] = {}
     for word, value in document.items():
         if word not in known:
-            raise fieldnames.unknown(word, path, known)
+            raise field_names.unknown(word, path, known)
         given[known[word].name] = read(known[word], value, f"`{path}.{word}`")
     return Queue(**given)
 
 
 def read(field: Field, value: Any, where: str) -> Any:
-    """The value of a field; what is wrong with it is said with where it stands."""
-    with _said(field, value, where):
-        return _reader(field.kind)(value)
+    """The value of a field; errors name the field's position in the file."""
+    with _named(field, value, where):
+        return _reader(field.annotation)(value)
 
 
 def put(field: Field, had: Any, path: str, text: str, where: str) -> Any:
     """The value of a field in which one part, such as the amount of a resource, is set."""
-    with _said(field, text, where):
-        return _put(field.kind, had, path, text)
+    with _named(field, text, where):
+        return _put(field.annotation, had, path, text)
 
 
 @contextlib.contextmanager
-def _said(field: Field, value: Any, where: str) -> Iterator[None]:
+def _named(field: Field, value: Any, where: str) -> Iterator[None]:
     try:
         yield
     except (duration.Malformed, quantity.Malformed) as problem:
@@ -81,8 +82,8 @@ def _said(field: Field, value: Any, where: str) -> Iterator[None]:
 
 @functools.cache
 def by_word() -> dict[str, Field]:
-    """Every field that can be described, by the word that users write."""
-    hints = typing.get_type_hints(Queue, vars(facts))
+    """Every field that can be described, by the name that users write."""
+    hints = typing.get_type_hints(Queue, vars(model_types))
     found: dict[str, Field] = {}
     for each in dataclasses.fields(Queue):
         if each.name in NOT_DESCRIBED:
@@ -124,7 +125,7 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     if dataclasses.is_dataclass(hint):
         return _nested(hint)
     readers: dict[Any, Callable[[Any], Any]] = {
-        bool: _switch, int: _whole, float: jobspec.seconds, str: _text,
+        bool: _switch, int: _whole, float: job_spec.seconds, str: _text,
     }  # fmt: skip
     if hint not in readers:
         raise TypeError(f"no reader for {hint}: add one, or name the field in NOT_DESCRIBED")
@@ -138,15 +139,15 @@ def _nested(kind: Any) -> Callable[[Any], Any]:
         given = _mapping(value)
         for each in given:
             if each not in inner:
-                raise fieldnames.unknown(each, kind.__name__, inner)
+                raise field_names.unknown(each, kind.__name__, inner)
         return kind(**{inner[each][0]: _reader(inner[each][1])(given[each]) for each in given})
 
     return made
 
 
 def _inner(kind: Any) -> dict[str, tuple[str, Any]]:
-    """The fields of a dataclass by the words that users write: name and type."""
-    hints = typing.get_type_hints(kind, vars(facts))
+    """The fields of a dataclass by the names that users write: name and type."""
+    hints = typing.get_type_hints(kind, vars(model_types))
     return {word(each.name): (each.name, hints[each.name]) for each in dataclasses.fields(kind)}
 
 
@@ -161,7 +162,7 @@ def _put(hint: Any, had: Any, path: str, text: str) -> Any:
     if dataclasses.is_dataclass(kind):
         inner = _inner(kind)
         if word(head) not in inner:
-            raise fieldnames.unknown(head, "", inner)
+            raise field_names.unknown(head, "", inner)
         name, each = inner[word(head)]
         whole: Any = had or kind()  # type: ignore[operator]
         return dataclasses.replace(whole, **{name: _put(each, getattr(whole, name), rest, text)})
@@ -188,7 +189,7 @@ def _present(hint: Any) -> Any:
 
 def _choice(allowed: tuple[str, ...], value: Any) -> Any:
     if value not in allowed:
-        near = problems.nearest(str(value), allowed)
+        near = field_errors.nearest(str(value), allowed)
         raise _NoChoice(f"did you mean {near}?" if near else f"there are {', '.join(allowed)}.")
     return value
 

@@ -12,16 +12,16 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from windlass.core import facts_check
-from windlass.core.facts import AdvanceReservation, Facts, Node, Queue, Unit
+from windlass.core.model import validation
+from windlass.core.model.types import AdvanceReservation, ClusterFacts, Node, Queue, Workload
 from windlass.sim.scenario import BadInput
 
-Seconds = str | Annotated[float, Meta(ge=0, le=facts_check.MOST_SECONDS)]
+Seconds = str | Annotated[float, Meta(ge=0, le=validation.MOST_SECONDS)]
 MOST_TIMES = 64
 
 
-class ReservationWords(
-    msgspec.Struct, forbid_unknown_fields=True, rename={"start": "from", "whom": "for"}
+class ReservationFields(
+    msgspec.Struct, forbid_unknown_fields=True, rename={"start": "from", "beneficiaries": "for"}
 ):
     name: str
     start: Seconds
@@ -33,8 +33,8 @@ class ReservationWords(
     nodes: list[str] = []
     selector: dict[str, str] = {}
     amounts: dict[str, str | float] = {}
-    whom: Beneficiaries | None = None
-    """Who may use it; absent: a maintenance window."""
+    beneficiaries: Beneficiaries | None = None
+    """The users and queues that may use it; absent: a maintenance window."""
 
 
 class Beneficiaries(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,7 +43,7 @@ class Beneficiaries(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read(
-    words: Iterable[ReservationWords],
+    spec: Iterable[ReservationFields],
     nodes: Iterable[Node],
     queues: Iterable[Queue],
     *,
@@ -53,57 +53,57 @@ def read(
     """`seconds` and `amounts` read what users write."""
     known, lines = {node.name for node in nodes}, {queue.name for queue in queues}
     found: list[AdvanceReservation] = []
-    for each in words:
+    for each in spec:
         _refuse_unknown(each, known, lines)
         found += _windows(each, seconds, amounts)
     try:
-        facts_check.refuse_bad_advance(found)
-    except facts_check.BadFacts as problem:
+        validation.refuse_bad_advance(found)
+    except validation.BadFacts as problem:
         raise BadInput(f"{problem}.") from problem
     return tuple(found)
 
 
 def _windows(
-    words: ReservationWords,
+    spec: ReservationFields,
     seconds: Callable[[Any], float],
     amounts: Callable[[dict[str, Any]], dict[str, int]],
 ) -> Iterator[AdvanceReservation]:
-    start, lasts = seconds(words.start), seconds(words.duration)
-    period = 0.0 if words.every is None else seconds(words.every)
-    if words.times > 1 and period < lasts:
+    start, lasts = seconds(spec.start), seconds(spec.duration)
+    period = 0.0 if spec.every is None else seconds(spec.every)
+    if spec.times > 1 and period < lasts:
         raise BadInput(
-            f"Reservation {words.name} recurs after {period:g} s and lasts {lasts:g} s: say with "
+            f"Reservation {spec.name} recurs after {period:g} s and lasts {lasts:g} s: say with "
             "`every` after how long it begins again, at least its duration."
         )
-    whom = words.whom or Beneficiaries()
-    for number in range(words.times):
+    beneficiaries = spec.beneficiaries or Beneficiaries()
+    for number in range(spec.times):
         begin = start + number * period
         yield AdvanceReservation(
-            words.name,
+            spec.name,
             begin,
             begin + lasts,
-            nodes=frozenset(words.nodes) if words.nodes else None,
-            selector=tuple(sorted(words.selector.items())),
-            amounts=amounts(words.amounts),
-            queues=frozenset(whom.queues),
-            users=frozenset(whom.users),
+            nodes=frozenset(spec.nodes) if spec.nodes else None,
+            selector=tuple(sorted(spec.selector.items())),
+            amounts=amounts(spec.amounts),
+            queues=frozenset(beneficiaries.queues),
+            users=frozenset(beneficiaries.users),
         )
 
 
-def _refuse_unknown(words: ReservationWords, nodes: set[str], queues: set[str]) -> None:
-    for name in words.nodes:
+def _refuse_unknown(spec: ReservationFields, nodes: set[str], queues: set[str]) -> None:
+    for name in spec.nodes:
         if name not in nodes:
             shown = ", ".join(sorted(nodes)[:3])
             raise BadInput(
-                f"Reservation {words.name}: there is no node {name!r}: there are {shown}..."
+                f"Reservation {spec.name}: there is no node {name!r}: there are {shown}..."
             )
-    for name in words.whom.queues if words.whom else ():
+    for name in spec.beneficiaries.queues if spec.beneficiaries else ():
         if name not in queues:
-            raise BadInput(f"Reservation {words.name}: there is no queue {name!r} in `queues`.")
+            raise BadInput(f"Reservation {spec.name}: there is no queue {name!r} in `queues`.")
 
 
-def with_grace(unit: Unit, facts: Facts, grace: float) -> Unit:
-    """A job of a scenario with windows: it must be told to leave so long before."""
-    if not facts.advance or unit.grace:
-        return unit
-    return dataclasses.replace(unit, grace=grace)
+def with_grace(workload: Workload, facts: ClusterFacts, grace: float) -> Workload:
+    """A job of a scenario with windows: its grace period must be known in advance."""
+    if not facts.advance or workload.grace:
+        return workload
+    return dataclasses.replace(workload, grace=grace)

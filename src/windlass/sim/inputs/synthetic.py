@@ -1,6 +1,6 @@
 """Clusters and demand made from a seed: for benchmarks, tests and `windlass simulate --synthetic`.
 
-The mix follows what shared GPU clusters see: many small units, few very large ones, tens of
+The mix follows what shared GPU clusters see: many small workloads, few very large ones, tens of
 shapes, some that must be near each other. The same seed gives the same facts.
 """
 
@@ -10,15 +10,15 @@ import dataclasses
 import random
 from collections.abc import Iterator
 
-from windlass.core.facts import (
+from windlass.core.model.types import (
+    ClusterFacts,
     Device,
     DeviceRequest,
-    Facts,
     Node,
     Queue,
     Role,
     Topology,
-    Unit,
+    Workload,
 )
 
 GIB = 1 << 30
@@ -29,7 +29,7 @@ _SIZE_WEIGHTS = (60, 14, 9, 7, 4, 2.5, 1.5, 1, 0.6, 0.4)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mix:
-    """How demand is made up; parts are fractions of all units."""
+    """How demand is made up; parts are fractions of all workloads."""
 
     cpu_only: float = 0.25
     shares: float = 0.20
@@ -71,7 +71,7 @@ def queues(count: int, gpus: int) -> tuple[Queue, ...]:
 
 
 class Demand:
-    """Units without end, from a seed."""
+    """Workloads without end, from a seed."""
 
     def __init__(self, seed: int, queue_names: tuple[str, ...], mix: Mix = Mix()) -> None:  # noqa: B008
         self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
@@ -80,11 +80,11 @@ class Demand:
         self._roles = self._make_roles()
         self._made = 0
 
-    def units(self, count: int, now: float = 0.0) -> Iterator[Unit]:
+    def workloads(self, count: int, now: float = 0.0) -> Iterator[Workload]:
         for _ in range(count):
-            yield self.unit(now)
+            yield self.workload(now)
 
-    def unit(self, now: float) -> Unit:
+    def workload(self, now: float) -> Workload:
         choose, mix = self._random, self._mix
         self._made += 1
         kind = choose.random()
@@ -101,7 +101,7 @@ class Demand:
             topology = Topology("rack", required=True)
         elif near < mix.required_rack + mix.preferred_block:
             topology = Topology("block")
-        return Unit(
+        return Workload(
             f"u{self._made:07}",
             choose.choice(self._queues),
             tuple(roles),
@@ -122,7 +122,7 @@ class Demand:
         if role is None:
             family, number, size, name = key
             base = self._roles[family][number]
-            role = dataclasses.replace(base, name=name, least=size, most=size)
+            role = dataclasses.replace(base, name=name, min_count=size, max_count=size)
             self._cache[key] = role
         return role
 
@@ -143,9 +143,9 @@ class Demand:
         return made
 
 
-def busy_facts(nodes: int, waiting: int, seed: int = 0, queue_count: int = 50) -> Facts:
-    """An empty cluster and a long line in front of it."""
+def busy_facts(nodes: int, waiting: int, seed: int = 0, queue_count: int = 50) -> ClusterFacts:
+    """An empty cluster and a long queue."""
     machines = cluster(nodes)
     lines = queues(queue_count, nodes * 8)
     demand = Demand(seed, tuple(queue.name for queue in lines))
-    return Facts(machines, lines, (), tuple(demand.units(waiting)), levels=LEVELS)
+    return ClusterFacts(machines, lines, (), tuple(demand.workloads(waiting)), levels=LEVELS)

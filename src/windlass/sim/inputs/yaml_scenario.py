@@ -1,8 +1,8 @@
 """A described cluster and load: YAML into a scenario.
 
-Nodes in groups, queues as users write them, jobs one by one or drawn from a seed (`sim.synthetic`)
-or read from a trace, what stopping costs, and what goes wrong. docs/simulate.md has every field;
-fields that are not known are refused.
+Nodes in groups, queues as users write them, jobs one by one or drawn from a seed
+(`sim.inputs.synthetic`) or read from a trace, what stopping costs, and what goes wrong.
+docs/guide/simulate.md lists the fields; fields that are not known are refused.
 """
 
 from __future__ import annotations
@@ -19,20 +19,29 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from windlass.core.facts import Account, Facts, Node, Queue, Taint, Unit
-from windlass.kinds import duration, quantity
-from windlass.sim import fieldnames, jobspec, queuespec, shaping, synthetic, traces, windows
+from windlass.core.model.types import Account, ClusterFacts, Node, Queue, Taint, Workload
+from windlass.kinds.values import duration, quantity
 from windlass.sim import scenario as scenarios
-from windlass.sim.jobspec import Count, JobSpec, Moment, Seconds, Some, Struct, moment, seconds
-from windlass.sim.scenario import (
-    FOREVER,
-    BadInput,
-    Costs,
-    Job,
-    Outage,
-    Scenario,
-    devices_of,
+from windlass.sim.inputs import (
+    builders,
+    csv_traces,
+    field_names,
+    job_spec,
+    queue_spec,
+    reservation_windows,
+    synthetic,
 )
+from windlass.sim.inputs.job_spec import (
+    Count,
+    JobSpec,
+    Moment,
+    Seconds,
+    Some,
+    Struct,
+    moment,
+    seconds,
+)
+from windlass.sim.scenario import FOREVER, BadInput, Costs, Job, Outage, Scenario, devices_of
 
 MOST_LOSSES = 1_000_000
 """Of nodes, by chance, in one scenario."""
@@ -66,7 +75,7 @@ class NodeGroup(Struct):
     price: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     """Of one node, an hour."""
     numa: Annotated[int, Meta(ge=0, le=64)] = 0
-    """NUMA nodes that share its CPU, memory and GPUs evenly; 0: what each has is not said."""
+    """NUMA nodes that share its CPU, memory and GPUs evenly; 0: not reported per NUMA node."""
     taints: list[TaintSpec] = []
     capabilities: list[str] = []
     """What jobs may ask for by name."""
@@ -83,7 +92,7 @@ class Load(Struct):
     spread: Annotated[float, Meta(ge=0, le=10)] = 1.6
     """Of the logarithm of durations: 0 makes all alike."""
     mix: dict[str, float] = {}
-    """Parts of the demand; see `sim.synthetic.Mix`."""
+    """Parts of the demand; see `sim.inputs.synthetic.Mix`."""
 
     def __post_init__(self) -> None:
         _refuse_bad_mix(self.mix)
@@ -91,7 +100,7 @@ class Load(Struct):
 
 class PastUse(Struct):
     """What a queue, or one of its users, used before the start, in time of the whole cluster: half
-    of it for a day is 12h. See `core.accounting`."""
+    of it for a day is 12h. See `core.fairness.past_use`."""
 
     queue: str
     user: str = ""
@@ -101,12 +110,12 @@ class PastUse(Struct):
     """In all; it counts where the queue has a half-life."""
 
 
-class TraceWords(Struct):
+class TraceFields(Struct):
     file: str
     queue: str = ""
 
 
-class OutageWords(Struct, rename={"last": "for"}):
+class OutageFields(Struct, rename={"last": "for"}):
     node: str
     at: Seconds
     last: Seconds = ""
@@ -131,7 +140,7 @@ class Trouble(Struct):
             )
 
 
-class CostWords(Struct):
+class CostFields(Struct):
     grace: Seconds = "30s"
     checkpoint: Seconds | None = "30m"
     restart: Seconds = "60s"
@@ -143,23 +152,23 @@ class Described(Struct):
     name: str
     nodes: Annotated[list[NodeGroup], Meta(min_length=1)]
     queues: list[dict[str, Any]] = []
-    """Fields as in `core.facts.Queue`; `sim.queuespec` reads them."""
+    """Fields as in `core.model.types.Queue`; `sim.inputs.queue_spec` reads them."""
     jobs: list[JobSpec] = []
     past_use: list[PastUse] = []
     load: Load | None = None
-    trace: TraceWords | None = None
-    costs: CostWords = msgspec.field(default_factory=CostWords)
-    outages: list[OutageWords] = []
+    trace: TraceFields | None = None
+    costs: CostFields = msgspec.field(default_factory=CostFields)
+    outages: list[OutageFields] = []
     trouble: Trouble | None = None
     start: Moment | None = None
     """Where it begins; jobs that were submitted before wait there. None: see `scenario.begin`."""
-    reservations: list[windows.ReservationWords] = []
+    reservations: list[reservation_windows.ReservationFields] = []
 
     def __post_init__(self) -> None:
         count = sum(group.count for group in self.nodes)
-        if count > shaping.MOST_NODES:
+        if count > builders.MOST_NODES:
             raise ValueError(
-                f"nodes are {count} in all: describe {shaping.MOST_NODES} at most, a part of the "
+                f"nodes are {count} in all: describe {builders.MOST_NODES} at most, a part of the "
                 "cluster with its part of the load"
             )
 
@@ -167,72 +176,74 @@ class Described(Struct):
 def read(path: Path) -> Scenario:
     document = _document(path)
     try:
-        fieldnames.refuse_unknown(document, Described)
-        words = msgspec.convert(document, Described)
-        return scenario(words, path.parent)
+        field_names.refuse_unknown(document, Described)
+        spec = msgspec.convert(document, Described)
+        return scenario(spec, path.parent)
     except BadInput as problem:
         raise BadInput(f"{path}: {problem}") from problem
     except (msgspec.ValidationError, quantity.Malformed, duration.Malformed) as problem:
         raise BadInput(f"{path}: {problem}.") from problem
 
 
-def scenario(words: Described, folder: Path = Path()) -> Scenario:
-    nodes = tuple(_nodes(words.nodes))
-    blocks = any(group.block for group in words.nodes)
-    levels: tuple[str, ...] = synthetic.LEVELS if blocks else shaping.LEVELS
+def scenario(spec: Described, folder: Path = Path()) -> Scenario:
+    nodes = tuple(_nodes(spec.nodes))
+    blocks = any(group.block for group in spec.nodes)
+    levels: tuple[str, ...] = synthetic.LEVELS if blocks else builders.LEVELS
     if not any(node.path for node in nodes):
         levels = ()
     queues = tuple(
-        queuespec.queue(each, f"queues[{number}]") for number, each in enumerate(words.queues)
+        queue_spec.queue(each, f"queues[{number}]") for number, each in enumerate(spec.queues)
     ) or (Queue("default"),)
-    jobs = [*map(jobspec.Builder().job, words.jobs), *_drawn(words.load, nodes, queues, levels)]
-    if words.trace is not None:
-        jobs += traces.read_jobs(folder / words.trace.file, queue=words.trace.queue)
-    bad = sorted({job.unit.queue for job in jobs} - {each.name for each in queues})
+    jobs = [*map(job_spec.Builder().job, spec.jobs), *_drawn(spec.load, nodes, queues, levels)]
+    if spec.trace is not None:
+        jobs += csv_traces.read_jobs(folder / spec.trace.file, queue=spec.trace.queue)
+    bad = sorted({job.workload.queue for job in jobs} - {each.name for each in queues})
     if bad:
-        raise BadInput(f"{words.name}: jobs name the queue {bad[0]!r}: describe it in `queues`.")
+        raise BadInput(f"{spec.name}: jobs name the queue {bad[0]!r}: describe it in `queues`.")
     if not jobs:
-        raise BadInput(f"{words.name} has no work: describe `jobs`, a `load` or a `trace`.")
-    jobs = sorted(_failing(jobs, words.trouble), key=lambda job: (job.unit.submitted, job.unit.key))
+        raise BadInput(f"{spec.name} has no work: describe `jobs`, a `load` or a `trace`.")
+    jobs = sorted(
+        _failing(jobs, spec.trouble), key=lambda job: (job.workload.submitted, job.workload.key)
+    )
     names = {node.name for node in nodes}
-    for outage in words.outages:
+    for outage in spec.outages:
         if outage.node not in names:
             shown = ", ".join(sorted(names)[:3])
-            raise BadInput(f"{words.name}: there is no node {outage.node!r}: there are {shown}...")
-    until = max(job.unit.submitted for job in jobs)
-    outages = (*map(_outage, words.outages), *_losses(words.trouble, nodes, until))
-    start = None if words.start is None else moment(words.start)
-    reserved = windows.read(
-        words.reservations, nodes, queues, seconds=seconds, amounts=queuespec.amounts
+            raise BadInput(f"{spec.name}: there is no node {outage.node!r}: there are {shown}...")
+    until = max(job.workload.submitted for job in jobs)
+    outages = (*map(_outage, spec.outages), *_losses(spec.trouble, nodes, until))
+    start = None if spec.start is None else moment(spec.start)
+    reserved = reservation_windows.read(
+        spec.reservations, nodes, queues, seconds=seconds, amounts=queue_spec.amounts
     )
-    facts = Facts(nodes, queues, levels=levels, accounts=_accounts(words), advance=reserved)
-    played = Scenario(words.name, facts, tuple(jobs), outages, costs(words.costs))
+    facts = ClusterFacts(nodes, queues, levels=levels, accounts=_accounts(spec), advance=reserved)
+    played = Scenario(spec.name, facts, tuple(jobs), outages, costs(spec.costs))
     return scenarios.begin(played, start)
 
 
-def _accounts(words: Described) -> tuple[Account, ...]:
-    known = {each.get("name") for each in words.queues} or {"default"}
-    for each in words.past_use:
+def _accounts(spec: Described) -> tuple[Account, ...]:
+    known = {each.get("name") for each in spec.queues} or {"default"}
+    for each in spec.past_use:
         if each.queue not in known:
             raise BadInput(f"pastUse names the queue {each.queue!r}: describe it in `queues`.")
     accounts = {
         (each.queue, each.user): Account(
             each.queue, each.user, moment(each.excess), seconds(each.usage)
         )
-        for each in words.past_use
+        for each in spec.past_use
     }
-    if len(accounts) < len(words.past_use):
+    if len(accounts) < len(spec.past_use):
         raise BadInput("pastUse names a queue, or a user of it, twice: leave one of them out.")
     return tuple(accounts.values())
 
 
-def costs(words: CostWords) -> Costs:
+def costs(spec: CostFields) -> Costs:
     return Costs(
-        seconds(words.grace),
-        None if words.checkpoint is None else seconds(words.checkpoint),
-        seconds(words.restart),
-        seconds(words.backoff),
-        seconds(words.repair),
+        seconds(spec.grace),
+        None if spec.checkpoint is None else seconds(spec.checkpoint),
+        seconds(spec.restart),
+        seconds(spec.backoff),
+        seconds(spec.repair),
     )
 
 
@@ -255,14 +266,15 @@ def _document(path: Path) -> Any:
 
 
 class _GivenTwice(Exception):
-    """One of them would be ignored, and nobody knows which was meant."""
+    """Refuses a key that is given twice: one of them would be ignored, and which was meant is
+    unknown."""
 
 
 class _Loader(yaml.SafeLoader):
     """Refuses a key that is given twice, where YAML's own loader takes the last."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Looked at before merges (`<<`) bring in keys that may well be given again."""
+        """Checked before merges (`<<`) bring in keys that may be given again."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         lines: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
@@ -282,7 +294,7 @@ def _nodes(groups: list[NodeGroup]) -> Iterator[Node]:
     number = 0
     paths = _Paths(any(group.block for group in groups))
     for group in groups:
-        form = shaping.NodeForm(
+        form = builders.NodeForm(
             group.gpus, group.model, quantity.whole(group.gpu_memory) >> 20,
             quantity.milli(group.cpu), quantity.whole(group.memory), group.labels,
             round(group.price * 10**9 / 3600), group.numa,
@@ -311,7 +323,7 @@ class _Paths:
         if not group.rack:
             yield from [()] * group.count
             return
-        wide = group.block or 1  # of a rack that is in no block nobody else is near
+        wide = group.block or 1  # a rack without a block has no neighbours
         for number in range(group.count):
             rack = number // group.rack
             path = (f"rack-{self._racks + rack:03}",)
@@ -333,11 +345,14 @@ def _drawn(
     demand = synthetic.Demand(load.seed, leaves, _mix(load, levels))
     arrivals = sorted(chance.uniform(0.0, seconds(load.over)) for _ in range(load.jobs))
     middle = math.log(max(1.0, seconds(load.median)))
-    room = _Room.of(nodes)
+    capacity = _NodeCapacity.of(nodes)
     for at in arrivals:
-        unit = _fitting(demand, at, room)
+        workload = _fitting(demand, at, capacity)
         lasts = round(math.exp(chance.gauss(middle, load.spread)), 3)
-        yield Job(dataclasses.replace(unit, submitted=at, expected=lasts, kin=unit.user), lasts)
+        yield Job(
+            dataclasses.replace(workload, submitted=at, expected=lasts, history_key=workload.user),
+            lasts,
+        )
 
 
 def _refuse_bad_mix(mix: dict[str, float]) -> None:
@@ -369,14 +384,14 @@ def _mix(load: Load, levels: tuple[str, ...]) -> synthetic.Mix:
     chosen |= {name: int(chosen[name]) for name in _COUNTS if name in chosen}
     for pair in _ONE_WHOLE:
         for name, other in (pair, pair[::-1]):
-            if name not in chosen and other in chosen:  # what is said holds, the rest makes room
+            if name not in chosen and other in chosen:  # given values win over defaults
                 usual = getattr(synthetic.Mix(), name)
                 chosen[name] = min(usual, 1.0 - chosen[other])
     return synthetic.Mix(**chosen)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Room:
+class _NodeCapacity:
     """What drawn jobs must fit into: half of the cluster, or one whole rack where they must."""
 
     gpus: float
@@ -384,21 +399,24 @@ class _Room:
     members: int
 
     @classmethod
-    def of(cls, nodes: tuple[Node, ...]) -> _Room:
+    def of(cls, nodes: tuple[Node, ...]) -> _NodeCapacity:
         racks: collections.Counter[tuple[str, ...]] = collections.Counter()
         for node in nodes:
             racks[node.path] += len(node.devices)
         return cls(sum(racks.values()) / 2, max(racks.values(), default=0), 4 * len(nodes))
 
 
-def _fitting(demand: synthetic.Demand, at: float, room: _Room) -> Unit:
-    """Units that this cluster could never hold do not come to it."""
+def _fitting(demand: synthetic.Demand, at: float, capacity: _NodeCapacity) -> Workload:
+    """Workloads that this cluster could never hold do not come to it."""
     for _ in range(1000):
-        unit = demand.unit(at)
-        near = unit.topology is not None and unit.topology.required
-        most = min(room.gpus, room.rack) if near else room.gpus
-        if devices_of(unit) <= most and sum(role.least for role in unit.roles) <= room.members:
-            return unit
+        workload = demand.workload(at)
+        near = workload.topology is not None and workload.topology.required
+        most = min(capacity.gpus, capacity.rack) if near else capacity.gpus
+        if (
+            devices_of(workload) <= most
+            and sum(role.min_count for role in workload.roles) <= capacity.members
+        ):
+            return workload
     raise BadInput("The load has no job that this cluster could hold: describe more nodes.")
 
 
@@ -412,9 +430,9 @@ def _failing(jobs: list[Job], trouble: Trouble | None) -> Iterator[Job]:
             yield job
 
 
-def _outage(words: OutageWords) -> Outage:
-    begin = seconds(words.at)
-    return Outage(words.node, begin, begin + seconds(words.last) if words.last else FOREVER)
+def _outage(spec: OutageFields) -> Outage:
+    begin = seconds(spec.at)
+    return Outage(spec.node, begin, begin + seconds(spec.last) if spec.last else FOREVER)
 
 
 def _losses(trouble: Trouble | None, nodes: tuple[Node, ...], until: float) -> Iterator[Outage]:

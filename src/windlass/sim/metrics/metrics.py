@@ -1,6 +1,7 @@
-"""What came of a simulation, in numbers: waits, completion, use, fragments, fairness, promises.
+"""The results of a simulation in numbers: waits, completion, use, fragments, fairness,
+reservations.
 
-The engine notes the state of the cluster after every decision in a `Timeline` and hands over the
+The engine notes the state of the cluster after every decision in a `Timeline` and returns the
 `Outcome`; `compare` and `report` read `summary`. Nothing here depends on real time.
 """
 
@@ -17,13 +18,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core.cluster import Cluster
-from windlass.core.facts import Role, Unit
-from windlass.core.state import Snapshot
-from windlass.sim import shares
-from windlass.sim.live import Record
+from windlass.core.cluster.cluster import Cluster
+from windlass.core.model.types import Role, Workload
+from windlass.core.snapshot.snapshot import Snapshot
+from windlass.sim.job_progress import Record
+from windlass.sim.metrics import shares
+from windlass.sim.metrics.usage import Usage
 from windlass.sim.scenario import FOREVER, weight_of
-from windlass.sim.usage import Usage
 
 Floats = npt.NDArray[np.float64]
 Values = Sequence[float] | Floats
@@ -38,7 +39,7 @@ TYPICAL_SHAPES = 8
 class Timeline:
     """How full the cluster was, moment by moment: each value holds until the next moment."""
 
-    def __init__(self, snapshot: Snapshot, demand: Sequence[Unit]) -> None:
+    def __init__(self, snapshot: Snapshot, demand: Sequence[Workload]) -> None:
         self.resource = _main_resource(snapshot)
         self.times: list[float] = []
         self.used: list[int] = []
@@ -60,10 +61,10 @@ class Timeline:
         self.fragments.append(fragments)
 
     def integral(self, values: Sequence[float], where: Sequence[bool] | None = None) -> float:
-        """Sum of a value over time, in units of it times seconds."""
+        """Sum of a value over time, in workloads of it times seconds."""
         spans = np.diff(np.asarray(self.times, np.float64))
-        held = np.asarray(values, np.float64)[:-1] * spans
-        return float(held.sum() if where is None else held[np.asarray(where)[:-1]].sum())
+        weighted = np.asarray(values, np.float64)[:-1] * spans
+        return float(weighted.sum() if where is None else weighted[np.asarray(where)[:-1]].sum())
 
     def sampled(self, values: Values, points: int, until: float) -> list[float]:
         """Means of a value over equal stretches of time from the first moment to `until`."""
@@ -75,16 +76,16 @@ class Timeline:
         return [float(part) / width if width else 0.0 for part in np.diff(sums)]
 
     def _idle_and_fragments(self, cluster: Cluster) -> tuple[float, float]:
-        """Devices that nobody holds, and how many of them sit where typical members do not fit."""
+        """Idle devices, and how many of them are where typical pods do not fit."""
         if not self._typical or not len(cluster):
             return 0.0, 0.0
         if self._mask is None or self._mask[0] is not cluster:
             self._mask = cluster, _of_kind(cluster, self.resource)
-        idle = np.where(self._mask[1], cluster.bank.compute, 0).sum(axis=1) * cluster.open
+        idle = np.where(self._mask[1], cluster.device_table.compute, 0).sum(axis=1) * cluster.open
         total = float(idle.sum())
         lost = 0.0
         for role, part in self._typical if total else ():
-            stuck = cluster.caps(cluster.shape_of(role)) == 0
+            stuck = cluster.pod_capacity(cluster.shape_of(role)) == 0
             lost += part * float(idle[stuck].sum())
         return total, lost
 
@@ -128,7 +129,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
     """All figures of one policy, as plain values."""
     records, line = outcome.records, outcome.timeline
     ended = [record.end for record in records if record.end is not None]
-    first = min((record.job.unit.submitted for record in records), default=outcome.start)
+    first = min((record.job.workload.submitted for record in records), default=outcome.start)
     busy = [count > 0 for count in line.waiting]
     idle = line.integral(line.idle)
     return {
@@ -158,10 +159,10 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "shrinks": sum(record.shrunk for record in records),
         "failures": sum(record.failed for record in records),
         "lost_hours": _rounded(
-            sum(record.lost * weight_of(record.job.unit) for record in records) / 3600
+            sum(record.lost * weight_of(record.job.workload) for record in records) / 3600
         ),
         "cost": cost(outcome),
-        "promises": promises(records),
+        "promises": reservation_counts(records),
         "decisions": outcome.decisions,
     }
 
@@ -221,7 +222,7 @@ def by_queue(outcome: Outcome) -> dict[str, Any]:
     records: dict[str, list[Record]] = collections.defaultdict(list)
     parents = outcome.usage.parents
     for record in outcome.records:
-        name = record.job.unit.queue
+        name = record.job.workload.queue
         while name:
             records[name].append(record)
             name = parents.get(name, "")
@@ -230,10 +231,10 @@ def by_queue(outcome: Outcome) -> dict[str, Any]:
 
 
 def by_user(outcome: Outcome) -> dict[str, Any]:
-    """Every user; one who submits to several queues is there once for each, as QUEUE/USER."""
+    """Every user; a user of several queues is there once for each, as QUEUE/USER."""
     records: dict[tuple[str, str], list[Record]] = collections.defaultdict(list)
     for record in outcome.records:
-        records[record.job.unit.queue, record.job.unit.user].append(record)
+        records[record.job.workload.queue, record.job.workload.user].append(record)
     found = outcome.shares.by_user()
     queues = collections.Counter(user for _, user in found)
     return {
@@ -248,7 +249,7 @@ def _about(outcome: Outcome, share: shares.Share, records: Sequence[Record]) -> 
     return {
         "device_seconds": _rounded(share.device_seconds),
         "backlogged_s": _rounded(share.backlogged),
-        "share_while_backlogged": None if share.held is None else _rounded(share.held),
+        "share_while_backlogged": None if share.allocated is None else _rounded(share.allocated),
         "entitled_share": None if share.entitled is None else _rounded(share.entitled),
         "wait_s": distribution(sorted(outcome.wait(record) for record in records)),
         "preempted": sum(record.preempted for record in records),
@@ -261,7 +262,7 @@ def cost(outcome: Outcome) -> dict[str, Any] | None:
         return None
     queues: dict[str, list[float]] = collections.defaultdict(list)
     for record in outcome.records:
-        queues[record.job.unit.queue].append(record.cost)
+        queues[record.job.workload.queue].append(record.cost)
     paid = {name: math.fsum(parts) for name, parts in sorted(queues.items())}
     return {
         "jobs": _rounded(math.fsum(paid.values())),
@@ -270,7 +271,7 @@ def cost(outcome: Outcome) -> dict[str, Any] | None:
     }
 
 
-def promises(records: Iterable[Record]) -> dict[str, Any]:
+def reservation_counts(records: Iterable[Record]) -> dict[str, Any]:
     """Firm reservations, the first of each attempt: how many, how many were kept or withdrawn
     before they were due, and by how much the worst of the others was missed."""
     reserved = [a for record in records for a in record.attempts if a.reservation]
@@ -301,15 +302,15 @@ def _main_resource(snapshot: Snapshot) -> str:
     return "gpu" if "gpu" in kinds else min(kinds, default="cpu")
 
 
-def _typical_roles(demand: Iterable[Unit]) -> list[tuple[Role, float]]:
+def _typical_roles(demand: Iterable[Workload]) -> list[tuple[Role, float]]:
     """The most frequent shapes that ask for devices, and how frequent each is among them."""
     count: collections.Counter[tuple[Any, ...]] = collections.Counter()
     example: dict[tuple[Any, ...], Role] = {}
-    for unit in demand:
-        for role in unit.roles:
+    for workload in demand:
+        for role in workload.roles:
             if role.devices:
                 key = (tuple(sorted(role.needs.items())), role.devices, role.bundle)
-                count[key] += role.least
+                count[key] += role.min_count
                 example.setdefault(key, role)
     chosen = sorted(count.items(), key=lambda pair: (-pair[1], repr(pair[0])))[:TYPICAL_SHAPES]
     total = sum(number for _, number in chosen)
@@ -317,7 +318,7 @@ def _typical_roles(demand: Iterable[Unit]) -> list[tuple[Role, float]]:
 
 
 def _of_kind(cluster: Cluster, kind: str) -> npt.NDArray[np.bool_]:
-    mask = np.zeros(cluster.bank.compute.shape, np.bool_)
+    mask = np.zeros(cluster.device_table.compute.shape, np.bool_)
     for i, node in enumerate(cluster.nodes):
         for j, device in enumerate(node.devices):
             mask[i, j] = device.kind == kind and device.healthy

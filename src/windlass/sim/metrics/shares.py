@@ -1,8 +1,8 @@
 """Shares against entitlements: by queue, by user, and as one index of fairness.
 
-All figures are integrals over time of what `sim.usage` wrote down. A queue or user counts only
-while it is *backlogged*: while a workload of it waits that could be admitted. A queue that asks for
-less than its entitlement is owed nothing.
+All figures are integrals over time of what `sim.metrics.usage` wrote down. A queue or user counts
+only while it is *backlogged*: while a workload of it waits that could be admitted. A queue that
+asks for less than its entitlement is owed nothing.
 
 The fairness index is Jain's: for every group of siblings, over what each held divided by what it
 was entitled to, both as dominant shares of the cluster. 1: all siblings got the same part of what
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from windlass.sim.usage import Change, Usage
+from windlass.sim.metrics.usage import Change, Usage
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -27,7 +27,7 @@ Flags = npt.NDArray[np.bool_]
 WINDOW, STEP = 24 * 3600.0, 3600.0
 """Fairness is also measured over windows of this length, one beginning at every step."""
 _ROWS = 4096
-"""Moments of all users of a queue that are looked at together: it bounds memory."""
+"""Moments of all users of a queue that are processed together: it bounds memory."""
 _TINY = 1e-12
 
 
@@ -38,7 +38,7 @@ class Share:
     device_seconds: float
     backlogged: float
     """Seconds."""
-    held: float | None
+    allocated: float | None
     """Its part of all that was held while it was backlogged; None: it never was."""
     entitled: float | None
     """Its part of all entitlements over the same time."""
@@ -63,7 +63,7 @@ class Fairness:
 class _Rows:
     """Some siblings over some moments: a column for each, a row for each moment."""
 
-    held: Floats
+    allocated: Floats
     """Of the main resource."""
     share: Floats
     """Dominant."""
@@ -78,7 +78,7 @@ class Shares:
         self.spans = np.diff(self.times)
         shape = (len(usage.times), len(usage.queues))
         self._all = _Rows(
-            np.array(usage.held, np.float64).reshape(shape),
+            np.array(usage.allocated, np.float64).reshape(shape),
             np.array(usage.shares, np.float64).reshape(shape),
             np.array(usage.entitled, np.float64).reshape(shape),
             np.array(usage.backlogged, np.bool_).reshape(shape),
@@ -86,7 +86,7 @@ class Shares:
         roots = [not usage.parents[name] for name in usage.queues]
         self.whole = np.column_stack(
             [values[:, roots].sum(axis=1)
-             for values in (self._all.held, self._all.share, self._all.entitled)]
+             for values in (self._all.allocated, self._all.share, self._all.entitled)]
         )  # fmt: skip
         """Of all queues together: held, dominant shares, entitlements."""
         self.marks = np.arange(self.times[0], self.times[-1] + 1e-6, STEP)
@@ -123,14 +123,14 @@ class Shares:
         """What some queues held together, and what they were entitled to, at each moment; `whole`
         has the same of all queues."""
         columns = [self.usage.queues.index(name) for name in names]
-        held, entitled = self._all.held[:, columns], self._all.entitled[:, columns]
-        return held.sum(axis=1), entitled.sum(axis=1)
+        allocated, entitled = self._all.allocated[:, columns], self._all.entitled[:, columns]
+        return allocated.sum(axis=1), entitled.sum(axis=1)
 
     def _tally(self, group: str, names: Sequence[str], columns: Iterable[int]) -> _Tally:
         tally, chosen = _Tally(self, group, names), list(columns)
         everything = self._all
         tally.add(slice(None), _Rows(
-            everything.held[:, chosen], everything.share[:, chosen],
+            everything.allocated[:, chosen], everything.share[:, chosen],
             everything.entitled[:, chosen], everything.backlogged[:, chosen],
         ))  # fmt: skip
         return tally
@@ -152,13 +152,13 @@ class Shares:
         for begin in range(0, len(self.spans), _ROWS):
             part = slice(begin, min(begin + _ROWS, len(self.spans)))
             at = [column.at(np.arange(part.start, part.stop)) for column in columns]
-            held, share, demand, backlogged = (
+            allocated, share, demand, backlogged = (
                 np.column_stack([getattr(column, what)[rows]
                                  for column, rows in zip(columns, at, strict=True)])
-                for what in ("held", "share", "demand", "backlogged")
+                for what in ("allocated", "share", "demand", "backlogged")
             )  # fmt: skip
             parts = divided(demand, entitled[part])
-            tally.add(part, _Rows(held, share, parts, backlogged > 0))
+            tally.add(part, _Rows(allocated, share, parts, backlogged > 0))
         return tally
 
 
@@ -181,11 +181,11 @@ class _Tally:
     def add(self, part: slice, rows: _Rows) -> None:
         """The next moments."""
         spans, whole = self._clock.spans[part], self._clock.whole[part]
-        self._device_seconds += spans @ rows.held / 1000
+        self._device_seconds += spans @ rows.allocated / 1000
         weights = spans[:, None] * rows.backlogged
         self._seconds += weights.sum(axis=0)
         self._backlogged += [
-            [(weights * rows.held).sum(axis=0), whole[:, 0] @ weights],
+            [(weights * rows.allocated).sum(axis=0), whole[:, 0] @ weights],
             [(weights * rows.entitled).sum(axis=0), whole[:, 2] @ weights],
         ]
         weights *= (rows.backlogged.sum(axis=1) >= 2)[:, None]
@@ -204,12 +204,12 @@ class _Tally:
             self._sums[number] += steps[-1]
 
     def shares(self) -> Iterator[Share]:
-        held, entitled = (_quotient(some, whole) for some, whole in self._backlogged)
+        allocated, entitled = (_quotient(some, whole) for some, whole in self._backlogged)
         for number, seconds in enumerate(self._seconds):
             yield Share(
                 float(self._device_seconds[number]),
                 float(seconds),
-                float(held[number]) if seconds > 0 else None,
+                float(allocated[number]) if seconds > 0 else None,
                 float(entitled[number]) if seconds > 0 else None,
             )
 
@@ -253,14 +253,16 @@ class _Column:
     """The changes of one user, behind a first row for the time before them."""
 
     moments: npt.NDArray[np.int64]
-    held: Floats
+    allocated: Floats
     share: Floats
     demand: Floats
     backlogged: Floats
 
     @classmethod
     def of(cls, changes: Sequence[Change]) -> _Column:
-        rows = [(change.held, change.share, change.demand, change.backlogged) for change in changes]
+        rows = [
+            (change.allocated, change.share, change.demand, change.backlogged) for change in changes
+        ]
         table = np.array([(0.0, 0.0, 0.0, 0.0), *rows], np.float64)
         moments = np.array([change.moment for change in changes], np.int64)
         return cls(moments, *table.T)

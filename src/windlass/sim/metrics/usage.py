@@ -1,8 +1,8 @@
 """What every queue and user held, asked for and was entitled to, moment by moment.
 
-The engine reports events here, and one note per moment. What is kept grows with what changes: a
-row for the queues at each moment, and for users only their changes. `sim.shares` reads it when the
-simulation is over.
+The engine reports events here, and one note per moment. What is kept grows with what changes: a row
+for the queues at each moment, and for users only their changes. `sim.metrics.shares` reads it when
+the simulation is over.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import dataclasses
 import heapq
 from collections.abc import Iterable, Mapping
 
-from windlass.core import queues, state
-from windlass.core.facts import Unit
-from windlass.core.queues import Sums
-from windlass.core.state import Snapshot
+from windlass.core.model.types import Workload
+from windlass.core.quota import quota_tree
+from windlass.core.quota.quota_tree import Sums
+from windlass.core.snapshot.snapshot import Event, RunningPut, Snapshot, WaitingPut, WorkloadGone
 
 
 @dataclasses.dataclass(slots=True)
@@ -24,7 +24,7 @@ class _User:
 
     queue: str
     name: str
-    held: Sums = dataclasses.field(default_factory=dict)
+    allocated: Sums = dataclasses.field(default_factory=dict)
     waiting: Sums = dataclasses.field(default_factory=dict)
     backlog: int = 0
     """Workloads that wait and could be admitted."""
@@ -36,7 +36,7 @@ class Change:
 
     moment: int
     """The number of the moment, as in `Usage.times`."""
-    held: int
+    allocated: int
     """Of the main resource."""
     share: float
     """The dominant share that it holds."""
@@ -54,7 +54,7 @@ class Usage:
             name: known[name].parent if known[name].parent in known else "" for name in self.queues
         }
         self.times: list[float] = []
-        self.held = array.array("q")
+        self.allocated = array.array("q")
         """Row by row, what each queue and those below it hold of the main resource."""
         self.shares = array.array("d")
         """The same as dominant shares of the cluster."""
@@ -63,7 +63,7 @@ class Usage:
         self.backlogged = array.array("b")
         self.changes: dict[tuple[str, str], list[Change]] = {}
         """(queue, user) -> what changed for it."""
-        self._waiting: dict[str, tuple[Unit, Sums]] = {}
+        self._waiting: dict[str, tuple[Workload, Sums]] = {}
         """Workloads that wait and could be admitted, and what each asks for."""
         self._later: list[tuple[float, str]] = []
         """When workloads that may not start yet may."""
@@ -76,34 +76,34 @@ class Usage:
         self._changed: dict[tuple[str, str], None] = {}
         self._capacity: Mapping[str, int] = {}
         self._zeros = [0.0] * len(self.queues)
-        for unit in snapshot.waiting.values():
-            self._waits(unit, snapshot)
+        for workload in snapshot.waiting.values():
+            self._waits(workload, snapshot)
         for key, running in snapshot.running.items():
-            self._holds(running.unit, snapshot.held[key])
+            self._allocate(running.workload, snapshot.usage[key])
 
-    def happened(self, events: Iterable[state.Event], snapshot: Snapshot) -> None:
+    def happened(self, events: Iterable[Event], snapshot: Snapshot) -> None:
         """Events that were just applied to the snapshot."""
         for event in events:
-            if isinstance(event, state.Waits):
-                self._drop(event.unit.key)
-                self._waits(event.unit, snapshot)
-            elif isinstance(event, state.Holds):
-                self._drop(event.running.unit.key)
-                self._holds(event.running.unit, snapshot.held[event.running.unit.key])
-            elif isinstance(event, state.Gone):
+            if isinstance(event, WaitingPut):
+                self._drop(event.workload.key)
+                self._waits(event.workload, snapshot)
+            elif isinstance(event, RunningPut):
+                self._drop(event.running.workload.key)
+                self._allocate(event.running.workload, snapshot.usage[event.running.workload.key])
+            elif isinstance(event, WorkloadGone):
                 self._drop(event.key)
 
     def note(self, now: float, snapshot: Snapshot) -> None:
         """Everything at this moment was decided: so it stays until the next one."""
         while self._later and self._later[0][0] <= now:
             _, key = heapq.heappop(self._later)
-            unit = snapshot.waiting.get(key)
-            if unit is not None and key not in self._waiting and unit.not_before <= now:
-                self._enter(unit, snapshot)
+            workload = snapshot.waiting.get(key)
+            if workload is not None and key not in self._waiting and workload.not_before <= now:
+                self._enter(workload, snapshot)
         tree, resource = snapshot.tree, self.resource
         self.times.append(now)
-        self.held.extend([tree.used[name].get(resource, 0) for name in self.queues])
-        self.shares.extend([tree.held_share(name) for name in self.queues])
+        self.allocated.extend([tree.used[name].get(resource, 0) for name in self.queues])
+        self.shares.extend([tree.used_share(name) for name in self.queues])
         rows = self._rows(snapshot)
         self.backlogged.extend(rows)
         if any(rows):
@@ -118,7 +118,7 @@ class Usage:
 
     def _rows(self, snapshot: Snapshot) -> list[bool]:
         """Of each queue, whether it is backlogged. What limits of users forbid is no backlog."""
-        backlog, paused, quotas = self._backlog, snapshot.tree.held, snapshot.user_quotas
+        backlog, paused, quotas = self._backlog, snapshot.tree.paused, snapshot.user_quotas
         if quotas:
             backlog = dict(backlog)
             permitted = snapshot.demand.by_queue(paused, quotas)
@@ -129,17 +129,17 @@ class Usage:
 
     def _note_users(self, snapshot: Snapshot) -> None:
         moment, capacity = len(self.times) - 1, self._capacity
-        paused, quotas = snapshot.tree.held, snapshot.user_quotas
+        paused, quotas = snapshot.tree.paused, snapshot.user_quotas
         for key in self._changed:
             user = self._users[key]
-            asked, waiting = dict(user.held), user.waiting
+            asked, waiting = dict(user.allocated), user.waiting
             if quotas and quotas.bind(user.queue):
                 waiting = dict(quotas.permitted(user.queue, user.name, waiting))
-            queues.add(asked, waiting)
+            quota_tree.add(asked, waiting)
             change = Change(
                 moment,
-                user.held.get(self.resource, 0),
-                _dominant(user.held, capacity),
+                user.allocated.get(self.resource, 0),
+                _dominant(user.allocated, capacity),
                 _dominant(asked, capacity),
                 user.backlog > 0 and any(waiting.values()) and user.queue not in paused,
             )
@@ -148,43 +148,43 @@ class Usage:
 
     # --- workloads
 
-    def _waits(self, unit: Unit, snapshot: Snapshot) -> None:
-        if unit.not_before > 0.0:
-            heapq.heappush(self._later, (unit.not_before, unit.key))
+    def _waits(self, workload: Workload, snapshot: Snapshot) -> None:
+        if workload.not_before > 0.0:
+            heapq.heappush(self._later, (workload.not_before, workload.key))
         else:
-            self._enter(unit, snapshot)
+            self._enter(workload, snapshot)
 
-    def _enter(self, unit: Unit, snapshot: Snapshot) -> None:
+    def _enter(self, workload: Workload, snapshot: Snapshot) -> None:
         """It could be admitted from now on."""
-        need = snapshot.demand.of(unit.key)
-        if need is None or unit.queue not in self._backlog:
+        need = snapshot.demand.of(workload.key)
+        if need is None or workload.queue not in self._backlog:
             return
-        self._waiting[unit.key] = unit, need
-        self._count(unit, need, 1)
+        self._waiting[workload.key] = workload, need
+        self._count(workload, need, 1)
 
-    def _holds(self, unit: Unit, held: Sums) -> None:
-        user = self._user(unit)
+    def _allocate(self, workload: Workload, allocated: Sums) -> None:
+        user = self._user(workload)
         if user is not None:
-            self._running[unit.key] = user, held
-            queues.add(user.held, held)
+            self._running[workload.key] = user, allocated
+            quota_tree.add(user.allocated, allocated)
 
     def _drop(self, key: str) -> None:
-        """It neither waits nor holds anything, unless the event says so."""
+        """Removes a workload, which neither waits nor runs until its next event."""
         waiting = self._waiting.pop(key, None)
         if waiting is not None:
             self._count(*waiting, -1)
         running = self._running.pop(key, None)
         if running is not None:
-            user, held = running
-            queues.add(user.held, held, -1)
+            user, allocated = running
+            quota_tree.add(user.allocated, allocated, -1)
             self._changed[user.queue, user.name] = None
 
-    def _count(self, unit: Unit, need: Sums, sign: int) -> None:
-        self._add(self._backlog, unit.queue, sign)
-        self._own[unit.queue] = self._own.get(unit.queue, 0) + sign
-        user = self._user(unit)
+    def _count(self, workload: Workload, need: Sums, sign: int) -> None:
+        self._add(self._backlog, workload.queue, sign)
+        self._own[workload.queue] = self._own.get(workload.queue, 0) + sign
+        user = self._user(workload)
         if user is not None:
-            queues.add(user.waiting, need, sign)
+            quota_tree.add(user.waiting, need, sign)
             user.backlog += sign
 
     def _add(self, backlog: dict[str, int], name: str, count: int) -> None:
@@ -193,11 +193,11 @@ class Usage:
             backlog[name] += count
             name = self.parents[name]
 
-    def _user(self, unit: Unit) -> _User | None:
-        """Who submitted it, marked as changed; None where that is not known."""
-        if not unit.user or unit.queue not in self._backlog:
+    def _user(self, workload: Workload) -> _User | None:
+        """The user who submitted it, marked as changed; None where that is not known."""
+        if not workload.user or workload.queue not in self._backlog:
             return None
-        key = unit.queue, unit.user
+        key = workload.queue, workload.user
         self._changed[key] = None
         found = self._users.get(key)
         if found is None:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from windlass.sim.measures import Outcome
+from windlass.sim.metrics.metrics import Outcome
 
 COLUMNS = (
     "policy", "job", "queue", "user", "attempt", "submitted", "queued_at", "started", "ended",
@@ -45,19 +45,30 @@ def write(path: Path, outcomes: Iterable[Outcome]) -> None:
 def rows(outcome: Outcome) -> Iterator[list[object]]:
     """The rows of one policy."""
     for record in outcome.records:
-        unit = record.job.unit
+        workload = record.job.workload
         for number, attempt in enumerate(record.attempts, start=1):
             yield [
-                outcome.policy, unit.key, unit.queue, unit.user, number, _number(unit.submitted),
-                _number(attempt.queued_at), _number(attempt.started), _number(attempt.ended),
-                attempt.how, " ".join(attempt.nodes), _number(attempt.devices),
-                _number(attempt.device_seconds), _number(attempt.reserved), attempt.reservation,
+                outcome.policy,
+                workload.key,
+                workload.queue,
+                workload.user,
+                number,
+                _number(workload.submitted),
+                _number(attempt.queued_at),
+                _number(attempt.started),
+                _number(attempt.ended),
+                attempt.how,
+                " ".join(attempt.nodes),
+                _number(attempt.devices),
+                _number(attempt.device_seconds),
+                _number(attempt.reserved),
+                attempt.reservation,
                 attempt.withdrawn_because if attempt.reservation == "withdrawn" else "",
-            ]  # fmt: skip
+            ]
 
 
 def _number(value: float | None) -> str:
-    """Exact, and without an exponent where a person may look for one."""
+    """Exact, and without an exponent where a person may read it."""
     if value is None:
         return ""
     return str(int(value)) if value == int(value) else repr(float(value))

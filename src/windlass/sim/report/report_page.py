@@ -8,10 +8,12 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from windlass.sim import charts, compare, measures
-from windlass.sim.charts import Line
+from windlass.reporting import svg
+from windlass.reporting.svg import Line
+from windlass.sim import compare
 from windlass.sim.compare import Comparison
-from windlass.sim.measures import Outcome, Values
+from windlass.sim.metrics import metrics
+from windlass.sim.metrics.metrics import Outcome, Values
 
 POINTS = 240
 """Stretches of time in a plot."""
@@ -70,7 +72,7 @@ _DASHES = ("9 6", "3 5", "12 4 2 4", "5 8", "2 7", "14 9", "7 3 2 3")
 
 def _style() -> str:
     rules = [STYLE]
-    for n in range(charts.COLOURS):
+    for n in range(svg.COLOURS):
         colour = f"var(--c{n})"
         rules.append(f".line.s{n}{{stroke:{colour}}}.area.s{n}{{fill:{colour}}}")
         rules.append(f".key .s{n}{{color:{colour}}}")
@@ -97,7 +99,7 @@ def page(comparison: Comparison) -> str:
 def _table(comparison: Comparison) -> str:
     """As on the command line, with the best of each column marked."""
     rows = compare.rows(comparison)
-    best = _best([measures.summary(outcome) for outcome in comparison.outcomes])
+    best = _best([metrics.summary(outcome) for outcome in comparison.outcomes])
     head = "".join(f"<th>{html.escape(name)}</th>" for name in compare.columns(comparison))
     body = "".join(
         "<tr>"
@@ -165,7 +167,7 @@ def _plots(outcomes: Sequence[Outcome]) -> Iterable[str]:
 
 def _section(title: str, text: str, names: Sequence[str], drawing: str) -> str:
     key = "".join(
-        f'<span class="s{number % charts.COLOURS}"><b>{html.escape(name)}</b></span>'
+        f'<span class="s{number % svg.COLOURS}"><b>{html.escape(name)}</b></span>'
         for number, name in enumerate(names)
     )
     return (
@@ -176,29 +178,29 @@ def _section(title: str, text: str, names: Sequence[str], drawing: str) -> str:
 
 def _use(outcomes: Sequence[Outcome], span: float) -> str:
     series = [Line(o.policy, _times(o), _ratio(o, o.timeline.used)) for o in outcomes]
-    return charts.lines(
-        series, charts.time_axis(span), charts.plain_axis(1.0, "", percent=True), "use over time"
+    return svg.lines(
+        series, svg.time_axis(span), svg.plain_axis(1.0, "", percent=True), "use over time"
     )
 
 
 def _counts(outcomes: Sequence[Outcome], span: float) -> str:
     series = [Line(o.policy, _times(o), _sampled(o, o.timeline.waiting)) for o in outcomes]
     highest = max((max(line.y, default=0.0) for line in series), default=0.0)
-    return charts.lines(
-        series, charts.time_axis(span), charts.plain_axis(highest, ""), "waiting jobs over time"
+    return svg.lines(
+        series, svg.time_axis(span), svg.plain_axis(highest, ""), "waiting jobs over time"
     )
 
 
 def _wait_curves(outcomes: Sequence[Outcome]) -> str:
     longest = max((max(outcome.waits(), default=0.0) for outcome in outcomes), default=0.0)
-    axis = charts.log_time_axis(longest, "wait")
+    axis = svg.log_time_axis(longest, "wait")
     marks = [axis.high * n / POINTS for n in range(POINTS + 1)]
     series = []
     for outcome in outcomes:
         waits = outcome.waits()
-        reached = [measures.reached(waits, 10.0**mark) for mark in marks]
+        reached = [metrics.reached(waits, 10.0**mark) for mark in marks]
         series.append(Line(outcome.policy, marks, reached))
-    return charts.lines(series, axis, charts.plain_axis(1.0, "", percent=True), "waits")
+    return svg.lines(series, axis, svg.plain_axis(1.0, "", percent=True), "waits")
 
 
 def _queue_shares(outcome: Outcome, span: float) -> str:
@@ -211,8 +213,8 @@ def _queue_shares(outcome: Outcome, span: float) -> str:
     if rest:
         others = outcome.shares.over_time(rest)[0]
         series.append(Line(f"{len(rest)} others", times, _ratio(outcome, others)))
-    drawing = charts.stacked(
-        series, charts.time_axis(span), charts.plain_axis(1.0, "", percent=True), "queues over time"
+    drawing = svg.stacked(
+        series, svg.time_axis(span), svg.plain_axis(1.0, "", percent=True), "queues over time"
     )
     names = [each.name for each in series]
     return _section(f"Queues under {outcome.policy}", "What each held.", names, drawing)
@@ -229,17 +231,17 @@ def _shares_and_entitlements(outcome: Outcome, span: float) -> str:
     if rest:
         groups.append((f"{len(rest)} other queues", rest))
     pairs = [(title, *_parts(outcome, queues)) for title, queues in groups]
-    highest = max(max(*held, *entitled) for _, held, entitled in pairs)
-    axes = charts.time_axis(span, title=""), charts.plain_axis(highest, "", percent=True)
+    highest = max(max(*allocated, *entitled) for _, allocated, entitled in pairs)
+    axes = svg.time_axis(span, title=""), svg.plain_axis(highest, "", percent=True)
     times = _times(outcome)
     plots = "".join(
         f"<div><h3>{html.escape(title)}</h3>"
-        + charts.lines(
-            [Line("held", times, held), Line("entitled", times, entitled)],
+        + svg.lines(
+            [Line("held", times, allocated), Line("entitled", times, entitled)],
             *axes, f"share of {title} over time", ("held", "entitled"),
         )
         + "</div>"
-        for title, held, entitled in pairs
+        for title, allocated, entitled in pairs
     )  # fmt: skip
     text = (
         "Parts of what all queues together held and were entitled to. A queue is entitled to no "
@@ -255,10 +257,12 @@ def _shares_and_entitlements(outcome: Outcome, span: float) -> str:
 
 def _parts(outcome: Outcome, queues: Sequence[str]) -> tuple[list[float], list[float]]:
     """Means over equal stretches of time of what the queues held and were entitled to."""
-    held, entitled = (_sampled(outcome, each) for each in outcome.shares.over_time(queues))
+    allocated, entitled = (_sampled(outcome, each) for each in outcome.shares.over_time(queues))
     whole = outcome.shares.whole
-    all_held, all_entitled = (_sampled(outcome, whole[:, column]) for column in (0, 2))
-    got = [part / all_ if all_ else 0.0 for part, all_ in zip(held, all_held, strict=True)]
+    all_allocated, all_entitled = (_sampled(outcome, whole[:, column]) for column in (0, 2))
+    got = [
+        part / all_ if all_ else 0.0 for part, all_ in zip(allocated, all_allocated, strict=True)
+    ]
     due = [
         part / all_ if all_ else instead
         for part, all_, instead in zip(entitled, all_entitled, got, strict=True)
@@ -291,6 +295,6 @@ def _sampled(outcome: Outcome, values: Values) -> list[float]:
 def _ratio(outcome: Outcome, values: Values) -> list[float]:
     """Parts of the capacity, stretch by stretch."""
     capacity = _sampled(outcome, outcome.timeline.capacity)
-    held = _sampled(outcome, values)
+    allocated = _sampled(outcome, values)
     return [min(1.0, part / whole) if whole else 0.0
-            for part, whole in zip(held, capacity, strict=True)]  # fmt: skip
+            for part, whole in zip(allocated, capacity, strict=True)]  # fmt: skip

@@ -1,7 +1,7 @@
-"""What a request to the object API means, on top of the engine's revisions.
+"""The object API of the embedded engine, on top of the MVCC store.
 
-Called by `server` (over HTTP) and by `store.embedded.client` (in-process): both get the same
-rules, the same errors, the same durability. Who may call what is the server's business.
+Called by `server` (over HTTP) and by `store.embedded.client` (in-process), with the same rules,
+errors and durability. Authorization is the server's task.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from windlass.kinds import kubernetes, registry
-from windlass.kinds.meta import Object
-from windlass.kinds.resources import Resource
-from windlass.store import bounds, errors, patches, selectors
-from windlass.store.embedded import garbage, rules, watching
-from windlass.store.embedded.engine import Change, Engine, Key, Transaction
-from windlass.store.embedded.hub import Hub
-from windlass.store.embedded.requests import (
+from windlass.kinds import registry
+from windlass.kinds.types import core
+from windlass.kinds.types.meta import Object
+from windlass.kinds.types.resource import Resource
+from windlass.store import errors, limits, patches, selectors
+from windlass.store.embedded import garbage_collector, strategy, watching
+from windlass.store.embedded.mvcc import Key, MvccStore, Revision, Transaction
+from windlass.store.embedded.options import (
     DeleteOptions,
     Json,
     ListQuery,
@@ -33,64 +33,66 @@ from windlass.store.embedded.requests import (
     WatchQuery,
     WriteOptions,
 )
+from windlass.store.embedded.watch_cache import WatchCache
 
 SLICE = 500
-"""Objects read at once when a selector has to look at each."""
+"""Objects that are read at once when a selector must decode each."""
 NAME_TRIES = 8
-"""How often `generateName` tries another suffix."""
+"""Tries of `generateName` with different suffixes."""
 
 R = TypeVar("R")
 Objects = list[bytes]
 Events = list[RawEvent]
 Edit = Callable[[Json], Json]
-"""From the stored object to the one asked for; may raise."""
+"""Turns the stored object into the requested one; may raise."""
 
 
 class Api:
     """The object API of one store file."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        self.engine = Engine(path, self._committed)
-        self.hub = Hub(self.engine.last_rv)
+        self.mvcc = MvccStore(path, self._committed)
+        self.watch_cache = WatchCache(self.mvcc.last_rv)
         self.clock = clock
-        self._collector = garbage.Collector(self)
+        self._collector = garbage_collector.GarbageCollector(self)
         self._collecting: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, path: Path, clock: Callable[[], float] = time.time) -> Api:
-        """The API on a store file (made, or brought up to date, if need be), with its collector."""
+        """Opens the API on a store file, which is created or migrated if necessary, and starts the
+        garbage collector."""
         api = cls(path, clock)
         api._collecting = asyncio.create_task(api._collector.run(), name="garbage-collector")
         return api
 
     async def close(self) -> None:
-        """Ends all watches, stops collecting, waits for what was accepted."""
-        self.hub.close()
+        """Ends all watches, stops the collector and waits for accepted writes."""
+        self.watch_cache.close()
         if self._collecting is not None:
             self._collecting.cancel()
             await asyncio.gather(self._collecting, return_exceptions=True)
-        await self.engine.close()
+        await self.mvcc.close()
 
-    def _committed(self, changes: list[Change]) -> None:
-        self.hub.publish(changes)
+    def _committed(self, changes: list[Revision]) -> None:
+        self.watch_cache.publish(changes)
         self._collector.observe(changes)
 
     # --- reading
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
-        data = self.engine.get(_key(resource, namespace, name)) if _plain(name, namespace) else None
+        data = self.mvcc.get(_key(resource, namespace, name)) if _plain(name, namespace) else None
         if data is None:
             raise not_found(resource, name)
         return data
 
     async def list(self, resource: Resource, namespace: str, query: ListQuery) -> RawList:
-        """A page of objects; `continue_token` reads on as of the first page's revision."""
+        """A page of objects; `continue_token` continues at the revision of the first page."""
         selector = selectors.parse(resource, query.label_selector, query.field_selector)
         at, after = self._starting_point(query)
         if not _plain(namespace):
-            return RawList(b"", at or self.engine.last_rv)
+            return RawList(b"", at or self.mvcc.last_rv)
         if selector.selects_all:
-            page = await self.engine.page(resource.key, namespace, after, query.limit, at)
+            page = await self.mvcc.page(resource.key, namespace, after, query.limit, at)
             token = _continue_token(page.rv, page.last) if page.last else ""
             return RawList(page.body, page.rv, token, page.remaining if page.last else None)
         return await self._select(resource, namespace, selector, query.limit, at, after)
@@ -105,10 +107,10 @@ class Api:
         after: tuple[str, str],
     ) -> RawList:
         kept: list[bytes] = []
-        # With a mark little more comes back than is wanted: then all of it at once.
+        # With a mark, few objects are read that are not selected: read all at once.
         size = 0 if selector.mark and not limit else SLICE
         while True:
-            page = await self.engine.page(resource.key, namespace, after, size, at, selector.mark)
+            page = await self.mvcc.page(resource.key, namespace, after, size, at, selector.mark)
             at = page.rv
             for data in filter(selector.matches, RawList(page.body, at).items):
                 if limit and len(kept) == limit:
@@ -119,7 +121,7 @@ class Api:
             after = page.last
 
     def _starting_point(self, query: ListQuery) -> tuple[int, tuple[str, str]]:
-        """The revision to read at (0: now) and the place to read on from."""
+        """The revision to read at (0: now) and the key to continue after."""
         if query.limit < 0:
             raise errors.BadRequest("limit must not be negative")
         if query.continue_token:
@@ -129,7 +131,7 @@ class Api:
                 )
             return _parse_continue(query.continue_token)
         version = watching.parse_version(query.resource_version)
-        watching.refuse_future(version, self.engine)
+        watching.refuse_future(version, self.mvcc)
         match = query.resource_version_match
         if match not in ("", "Exact", "NotOlderThan"):
             raise errors.BadRequest("resourceVersionMatch is Exact or NotOlderThan")
@@ -144,8 +146,9 @@ class Api:
         return (version if match == "Exact" else 0), ("", "")
 
     def watch(self, resource: Resource, namespace: str, query: WatchQuery) -> AsyncIterator[Events]:
-        """Changes in batches until the caller stops reading or the API closes; see `watching`."""
-        return watching.watch(self, resource, namespace, query)
+        """Yields changes in batches until the caller stops or the API closes; see `watching`."""
+        source = watching.WatchSource(self.mvcc, self.watch_cache, self.list)
+        return watching.watch(source, resource, namespace, query)
 
     # --- writing
 
@@ -153,11 +156,11 @@ class Api:
         self, resource: Resource, namespace: str, body: Any, options: WriteOptions
     ) -> bytes:
         kind = kind_of(resource)
-        checked = rules.checked_body(kind, body, namespace, options)
+        checked = strategy.checked_body(kind, body, namespace, options)
         metadata = checked["metadata"]
         generated = bool(metadata.get("generateName")) and not metadata.get("name")
         for attempt in range(NAME_TRIES):
-            fresh = rules.new_object(kind, checked, self.clock())
+            fresh = strategy.new_object(kind, checked, self.clock())
             insert = functools.partial(_insert, resource=resource, fresh=fresh)
             try:
                 return await self._write(insert, options.dry_run)
@@ -176,8 +179,8 @@ class Api:
         subresource: str = "",
     ) -> bytes:
         kind = kind_of(resource)
-        checked = rules.checked_body(kind, body, namespace, options)
-        rules.require_version(kind, checked)
+        checked = strategy.checked_body(kind, body, namespace, options)
+        strategy.require_version(kind, checked)
         return await self._update(
             resource, namespace, name, lambda _: checked, options, subresource
         )
@@ -208,14 +211,14 @@ class Api:
                 asked = patches.strategic(old, patch, kind=resource.kind)
             else:
                 asked = patches.merge(old, patch)
-            return rules.checked_body(kind, asked, namespace, options)
+            return strategy.checked_body(kind, asked, namespace, options)
 
         return await self._update(resource, namespace, name, edit, options, subresource)
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, options: DeleteOptions
     ) -> tuple[bytes, bool]:
-        """The object as it now is, and whether it is gone."""
+        """The resulting object, and whether it is removed."""
         if not _plain(name, namespace):
             raise not_found(resource, name)
         key = _key(resource, namespace, name)
@@ -223,8 +226,8 @@ class Api:
 
         def request(transaction: Transaction) -> tuple[bytes, bool]:
             previous, old = _load(transaction, resource, key)
-            rules.refuse_delete(resource, old, options)
-            marked = rules.marked_for_deletion(resource, old, options, now)
+            strategy.refuse_delete(resource, old, options)
+            marked = strategy.marked_for_deletion(resource, old, options, now)
             if marked is None:
                 return _remove(transaction, key, old, previous), True
             if marked == old:
@@ -236,7 +239,7 @@ class Api:
     async def delete_collection(
         self, resource: Resource, namespace: str, query: ListQuery, options: DeleteOptions
     ) -> Objects:
-        """Deletes what the query lists, one by one; what vanishes meanwhile is not an error."""
+        """Deletes the listed objects one by one; skips those that are deleted meanwhile."""
         found = await self.list(resource, namespace, query)
         deleted = []
         for data in found.items:
@@ -248,8 +251,8 @@ class Api:
         return deleted
 
     async def bind(self, namespace: str, name: str, body: Any, options: WriteOptions) -> None:
-        """pods/binding: says on which node a pod runs."""
-        resource = kubernetes.Pod.resource
+        """pods/binding: assigns a pod to a node."""
+        resource = core.Pod.resource
         target = body.get("target") if isinstance(body, dict) else None
         node = target.get("name") if isinstance(target, dict) else None
         if not isinstance(node, str) or not node:
@@ -261,7 +264,7 @@ class Api:
             )
         metadata = body.get("metadata")
         given: Json = metadata if isinstance(metadata, dict) else {}
-        moment = rules.timestamp(self.clock())
+        moment = strategy.timestamp(self.clock())
         await self._update(
             resource,
             namespace,
@@ -272,7 +275,7 @@ class Api:
         )
 
     async def evict(self, namespace: str, name: str, body: Any, options: WriteOptions) -> None:
-        """pods/eviction: a delete that asks first. No disruption budgets are kept when embedded."""
+        """pods/eviction: deletes a pod. The embedded engine has no disruption budgets."""
         given = body.get("deleteOptions") if isinstance(body, dict) else None
         asked: Json = given if isinstance(given, dict) else {}
         grace = asked.get("gracePeriodSeconds")
@@ -283,9 +286,9 @@ class Api:
             uid=uid if isinstance(uid, str) else None,
             dry_run=options.dry_run,
         )
-        await self.delete(kubernetes.Pod.resource, namespace, name, delete)
+        await self.delete(core.Pod.resource, namespace, name, delete)
 
-    # --- how every write goes
+    # --- transactions
 
     async def _update(
         self,
@@ -302,10 +305,10 @@ class Api:
 
         def request(transaction: Transaction) -> bytes:
             previous, old = _load(transaction, resource, key)
-            final = rules.updated_object(kind, old, edit(old), subresource)
+            final = strategy.updated_object(kind, old, edit(old), subresource)
             if final == old:
                 return previous
-            if rules.may_go(final):
+            if strategy.may_go(final):
                 return _remove(transaction, key, final, previous)
             return _put(transaction, key, final, previous)
 
@@ -313,21 +316,21 @@ class Api:
 
     async def _write(self, request: Callable[[Transaction], R], dry_run: bool) -> R:
         if not dry_run:
-            return await self.engine.write(request)
+            return await self.mvcc.write(request)
 
-        def rehearsal(transaction: Transaction) -> None:
-            raise _Rehearsed(request(transaction))
+        def dry(transaction: Transaction) -> None:
+            raise _DryRunDone(request(transaction))
 
         try:
-            await self.engine.write(rehearsal)
-        except _Rehearsed as done:
+            await self.mvcc.write(dry)
+        except _DryRunDone as done:
             result: R = done.result
             return result
         raise AssertionError("unreachable")
 
     async def remove_namespace(self, name: str) -> bool:
-        """Takes a terminating namespace away once nothing is left in it."""
-        resource = kubernetes.Namespace.resource
+        """Removes a terminating namespace if it is empty. Returns whether it is removed."""
+        resource = core.Namespace.resource
         key = _key(resource, "", name)
 
         def request(transaction: Transaction) -> bool:
@@ -345,11 +348,11 @@ class Api:
                 return True
             return False
 
-        return bool(await self.engine.write(request))
+        return bool(await self.mvcc.write(request))
 
 
-class _Rehearsed(Exception):
-    """Carries the result of a dry run out of its transaction, which is undone."""
+class _DryRunDone(Exception):
+    """Has the result of a dry run; rolls its transaction back."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -371,9 +374,9 @@ def _key(resource: Resource, namespace: str, name: str) -> Key:
     return Key(resource.key, namespace if resource.namespaced else "", name)
 
 
-def _plain(*words: str) -> bool:
-    """No stored name has other than ASCII; asking for one is simply not finding it."""
-    return all(word.isascii() for word in words)
+def _plain(*names: str) -> bool:
+    """Whether the names are ASCII: no other name exists."""
+    return all(word.isascii() for word in names)
 
 
 def _insert(transaction: Transaction, resource: Resource, fresh: Json) -> bytes:
@@ -395,7 +398,7 @@ def _require_namespace(
 ) -> None:
     data = transaction.get(Key("namespaces", "", namespace))
     if data is None:
-        raise not_found(kubernetes.Namespace.resource, namespace)
+        raise not_found(core.Namespace.resource, namespace)
     if (
         b'"deletionTimestamp"' in data
         and "deletionTimestamp" in msgspec.json.decode(data)["metadata"]
@@ -422,9 +425,9 @@ def _load(transaction: Transaction, resource: Resource, key: Key) -> tuple[bytes
 
 def _put(transaction: Transaction, key: Key, value: Json, previous: bytes | None) -> bytes:
     data = _stamped(transaction, value)
-    bounds.refuse_large(data)
-    if data.count(b"{") + data.count(b"[") > bounds.MAX_DEPTH:  # otherwise it cannot be deep
-        bounds.refuse_deep(value)
+    limits.refuse_large(data)
+    if data.count(b"{") + data.count(b"[") > limits.MAX_DEPTH:  # otherwise it cannot be deep
+        limits.refuse_deep(value)
     transaction.put(key, value["metadata"]["uid"], data, previous)
     return data
 
@@ -444,18 +447,18 @@ def _bound(resource: Resource, old: Json, node: str, given: Json, moment: str) -
     metadata, spec, status = old["metadata"], old.get("spec") or {}, old.get("status") or {}
     name = metadata["name"]
     if given.get("uid") and given["uid"] != metadata["uid"]:
-        raise rules.conflict(resource, name, "Precondition failed: the UID is another pod's")
+        raise strategy.conflict(resource, name, "Precondition failed: the UID is another pod's")
     if given.get("resourceVersion") and given["resourceVersion"] != metadata["resourceVersion"]:
-        raise rules.conflict(resource, name, "Precondition failed: the pod has changed")
+        raise strategy.conflict(resource, name, "Precondition failed: the pod has changed")
     if "deletionTimestamp" in metadata:
-        raise rules.conflict(
+        raise strategy.conflict(
             resource, name, f"pod {name} is being deleted, cannot be assigned to a host"
         )
     if spec.get("nodeName"):
         why = f'pod {name} is already assigned to node "{spec["nodeName"]}"'
-        raise rules.conflict(resource, name, why)
+        raise strategy.conflict(resource, name, why)
     if spec.get("schedulingGates"):
-        raise rules.conflict(resource, name, f"pod {name} has non-empty .spec.schedulingGates")
+        raise strategy.conflict(resource, name, f"pod {name} has non-empty .spec.schedulingGates")
     merged = {
         field: {**(metadata.get(field) or {}), **given[field]}
         for field in ("annotations", "labels")

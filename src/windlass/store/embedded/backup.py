@@ -1,7 +1,7 @@
-"""Copies of a store, taken while it runs, and putting one back.
+"""Backup of a running store, and restore.
 
-Called by `windlass backup` and `windlass restore`, from a process of their own: SQLite's online
-backup reads the live file without stopping its writer.
+Called by `windlass backup` and `windlass restore` in their own process: SQLite's online backup
+reads the live file without stopping its writer.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import sqlite3
 import time
 from pathlib import Path
 
-from windlass.store.embedded import schema
+from windlass.store.embedded import migrations
 
 VERSION_GAP = 1_000_000_000
-"""Added to the last revision on restore: no client may have seen a version that is reused."""
+"""Added to the last revision on restore, so that no revision that a client has seen is reused."""
 
 
 class NotAStore(Exception):
-    """The file is not a Windlass store, or a damaged one."""
+    """The file is not a Windlass store, or is damaged."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class BackupInfo:
 
 
 def backup(db_path: Path, target: Path) -> BackupInfo:
-    """Writes a complete, consistent copy; a half-written one is never left under `target`."""
+    """Writes a consistent copy to `target`, atomically."""
     if not db_path.exists():
         raise NotAStore(f"there is no store at {db_path}; start one with `windlass up`")
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     partial.touch(mode=0o600)
     try:
-        source = schema.connect(db_path, read_only=True)
+        source = migrations.connect(db_path, read_only=True)
         copy = sqlite3.connect(partial)
         try:
             source.backup(copy)
@@ -55,13 +55,14 @@ def backup(db_path: Path, target: Path) -> BackupInfo:
 
 
 def inspect(path: Path) -> BackupInfo:
-    """What a store file holds; NotAStore when it is damaged or something else."""
+    """Size, last revision and object count of a store file. Raises NotAStore if it is damaged or no
+    store."""
     try:
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         try:
             verdict = connection.execute("PRAGMA integrity_check").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if verdict != "ok" or not 0 < version <= schema.VERSION:
+            if verdict != "ok" or not 0 < version <= migrations.VERSION:
                 raise NotAStore(f"{path} is damaged or from a newer Windlass ({verdict})")
             last, objects = connection.execute(
                 "SELECT max((SELECT ifnull(max(rv), 0) FROM revision), "
@@ -75,21 +76,24 @@ def inspect(path: Path) -> BackupInfo:
 
 
 def restore(source: Path, db_path: Path) -> tuple[BackupInfo, Path | None]:
-    """Puts a backup in place; returns what it holds and where the store it replaced was kept.
+    """Replaces the store by a backup; returns the backup's info and the path of the old store.
 
-    Call only while no server runs on the store. Revisions jump ahead and history is cut, so every
-    client that watched before lists again instead of believing an old version.
+    Call this only while no server uses the store. The revision jumps ahead and the history is
+    compacted, so that every watching client lists again.
     """
     info = inspect(source)
     fresh = db_path.with_name(f".{db_path.name}.restore-{os.getpid()}")
     db_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         fresh.touch(mode=0o600)
-        original, copy = sqlite3.connect(f"file:{source}?mode=ro", uri=True), schema.connect(fresh)
+        original, copy = (
+            sqlite3.connect(f"file:{source}?mode=ro", uri=True),
+            migrations.connect(fresh),
+        )
         try:
             original.backup(copy)
             copy.execute("PRAGMA journal_mode = WAL")
-            schema.upgrade(copy, fresh)
+            migrations.upgrade(copy, fresh)
             ahead = info.resource_version + VERSION_GAP
             copy.execute(
                 "UPDATE meta SET value = ? WHERE key IN ('last_rv', 'compacted')", (ahead,)
@@ -99,30 +103,31 @@ def restore(source: Path, db_path: Path) -> tuple[BackupInfo, Path | None]:
             copy.close()
             original.close()
         _sync(fresh)
-        kept = _set_aside(db_path)
+        replaced = _set_aside(db_path)
         fresh.replace(db_path)
         _sync(db_path.parent)
     finally:
         for leftover in db_path.parent.glob(f"{fresh.name}*"):
             leftover.unlink(missing_ok=True)
-    return info, kept
+    return info, replaced
 
 
 def _set_aside(db_path: Path) -> Path | None:
-    """Moves the store out of the way, its log folded into it first where it can still be read."""
+    """Moves the store to the backups folder, after merging its WAL if it is readable. Returns the
+    new path; None if there is no store."""
     if not db_path.exists():
         return None
     with contextlib.suppress(sqlite3.Error):
-        schema.connect(db_path).close()
+        migrations.connect(db_path).close()
     folder = db_path.parent / "backups"
     folder.mkdir(mode=0o700, exist_ok=True)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    kept = folder / f"{db_path.stem}-before-restore-{stamp}-{os.getpid()}.db"
+    target = folder / f"{db_path.stem}-before-restore-{stamp}-{os.getpid()}.db"
     for suffix in ("-wal", "-shm", ""):
         part = db_path.with_name(db_path.name + suffix)
         if part.exists():
-            part.replace(kept.with_name(kept.name + suffix))
-    return kept
+            part.replace(target.with_name(target.name + suffix))
+    return target
 
 
 def _sync(path: Path) -> None:

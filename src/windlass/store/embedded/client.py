@@ -9,10 +9,20 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from windlass.kinds import kubernetes, wire
-from windlass.kinds.meta import Object, ObjectMeta
+from windlass.kinds import codec
+from windlass.kinds.types import core
+from windlass.kinds.types.meta import Object, ObjectMeta
 from windlass.store import errors
-from windlass.store.client import (
+from windlass.store.embedded.api import Api
+from windlass.store.embedded.options import (
+    DeleteOptions,
+    ListQuery,
+    PatchType,
+    RawEvent,
+    WatchQuery,
+    WriteOptions,
+)
+from windlass.store.interface import (
     EventType,
     JsonPatch,
     MergePatch,
@@ -21,28 +31,19 @@ from windlass.store.client import (
     Propagation,
     WatchEvent,
 )
-from windlass.store.embedded.api import Api
-from windlass.store.embedded.requests import (
-    DeleteOptions,
-    ListQuery,
-    PatchType,
-    RawEvent,
-    WatchQuery,
-    WriteOptions,
-)
 
 T = TypeVar("T", bound=Object)
 
 
 class EmbeddedStore:
-    """A `store.client.Store` over an `Api` in this process, acting as one user."""
+    """A `store.interface.Store` over an `Api` in this process, acting as one user."""
 
     def __init__(self, api: Api, user: str = "system:windlass") -> None:
         self._api = api
         self._user = user
 
     async def get(self, kind: type[T], name: str, namespace: str = "") -> T:
-        return wire.decode(kind, await self._api.get(kind.resource, namespace, name))
+        return codec.decode(kind, await self._api.get(kind.resource, namespace, name))
 
     async def list(
         self,
@@ -88,23 +89,23 @@ class EmbeddedStore:
                 async with asyncio.timeout(left):
                     batch = await anext(batches)
             except (TimeoutError, StopAsyncIteration):
-                return  # as a server does: the watch ends, the reader resumes
+                return  # as on a server: the watch ends and the reader resumes
             for event in batch:
                 yield _decoded(kind, event)
 
     async def create(self, obj: T, *, dry_run: bool = False) -> T:
         options = WriteOptions(self._user, dry_run)
-        data = await self._api.create(obj.resource, obj.namespace, wire.to_dict(obj), options)
-        return wire.decode(type(obj), data)
+        data = await self._api.create(obj.resource, obj.namespace, codec.to_dict(obj), options)
+        return codec.decode(type(obj), data)
 
     async def replace(self, obj: T, *, subresource: str = "", dry_run: bool = False) -> T:
-        if obj.uid and not wire.has_source(obj):
-            wire.adopt_source(obj, await self._api.get(obj.resource, obj.namespace, obj.name))
+        if obj.uid and not codec.has_source(obj):
+            codec.adopt_source(obj, await self._api.get(obj.resource, obj.namespace, obj.name))
         options = WriteOptions(self._user, dry_run)
         data = await self._api.replace(
-            obj.resource, obj.namespace, obj.name, wire.to_dict(obj), options, subresource
+            obj.resource, obj.namespace, obj.name, codec.to_dict(obj), options, subresource
         )
-        return wire.decode(type(obj), data)
+        return codec.decode(type(obj), data)
 
     async def patch(
         self,
@@ -121,7 +122,7 @@ class EmbeddedStore:
         data = await self._api.patch(
             kind.resource, namespace, name, patch, patch_type, options, subresource
         )
-        return wire.decode(kind, data)
+        return codec.decode(kind, data)
 
     async def delete(
         self,
@@ -134,21 +135,21 @@ class EmbeddedStore:
         grace_seconds: int | None = None,
         dry_run: bool = False,
     ) -> T | None:
-        held = preconditions or Preconditions()
+        required = preconditions or Preconditions()
         options = DeleteOptions(
-            propagation, held.uid, held.resource_version, grace_seconds, dry_run
+            propagation, required.uid, required.resource_version, grace_seconds, dry_run
         )
         data, gone = await self._api.delete(kind.resource, namespace, name, options)
-        return None if gone else wire.decode(kind, data)
+        return None if gone else codec.decode(kind, data)
 
     async def create_subresource(
         self, kind: type[T], name: str, namespace: str, subresource: str, body: dict[str, Any]
     ) -> None:
         """pods/binding and pods/eviction."""
         options = WriteOptions(self._user)
-        if kind is kubernetes.Pod and subresource == "binding":
+        if kind is core.Pod and subresource == "binding":
             await self._api.bind(namespace, name, body, options)
-        elif kind is kubernetes.Pod and subresource == "eviction":
+        elif kind is core.Pod and subresource == "eviction":
             await self._api.evict(namespace, name, body, options)
         else:
             raise errors.NotFound(f"{kind.resource.key} has no subresource {subresource}")
@@ -166,8 +167,8 @@ def _decoded(kind: type[T], event: RawEvent) -> WatchEvent[T]:
     name: EventType = event.type  # type: ignore[assignment]
     if name == "BOOKMARK":
         metadata = _bookmark_decoder.decode(event.data).metadata
-        return WatchEvent(name, wire.bookmark(kind, metadata), event.initial_end)
-    return WatchEvent(name, wire.decode(kind, event.data))
+        return WatchEvent(name, codec.bookmark(kind, metadata), event.initial_end)
+    return WatchEvent(name, codec.decode(kind, event.data))
 
 
 class _Bookmark(msgspec.Struct):

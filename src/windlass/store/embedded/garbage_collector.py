@@ -1,8 +1,9 @@
-"""Ends what should end: objects without owners, namespaces that terminate, old events, history.
+"""The garbage collector: removes orphaned objects, terminating namespaces, old events and old
+revisions.
 
-The embedded counterpart of Kubernetes' garbage collector and namespace controller. Runs beside
-the API and writes only through it. Everything it does follows from stored state, so a crash at any
-point is repaired at the next start.
+The embedded counterpart of Kubernetes' garbage collector and namespace controller. It writes only
+through the API. All of its work follows from stored state, so the next start repairs an
+interruption at any point.
 """
 
 from __future__ import annotations
@@ -11,24 +12,31 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
-from windlass.kinds import kubernetes, registry
+from windlass.kinds import registry
+from windlass.kinds.types import core
+from windlass.kinds.types.resource import Resource
 from windlass.store import errors
-from windlass.store.embedded import rules
-from windlass.store.embedded.engine import DELETED, Change, Key
-from windlass.store.embedded.requests import DeleteOptions, Json, ListQuery, WriteOptions
-
-if TYPE_CHECKING:
-    from windlass.store.embedded.api import Api
+from windlass.store.embedded import strategy
+from windlass.store.embedded.mvcc import DELETED, Key, MvccStore, Revision
+from windlass.store.embedded.options import (
+    DeleteOptions,
+    Json,
+    ListQuery,
+    PatchType,
+    RawList,
+    WriteOptions,
+)
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 60.0
 EVENT_SECONDS = 3600
-"""How long an Event is kept, as in Kubernetes."""
+"""Lifetime of an Event, as in Kubernetes."""
 HISTORY_SECONDS = 600
 HISTORY_REVISIONS = 100_000
 """History is kept for this long and, within it, for this many revisions at most."""
@@ -53,37 +61,65 @@ class _Head(msgspec.Struct):
 _HEADS = msgspec.json.Decoder(_Head)
 
 
-class Collector:
-    """Follows every commit, keeps who owns whom, and finishes deletions."""
+class ObjectApi(Protocol):
+    """The methods of `api.Api` that the collector calls. `api` imports this module."""
 
-    def __init__(self, api: Api) -> None:
+    @property
+    def mvcc(self) -> MvccStore: ...
+
+    @property
+    def clock(self) -> Callable[[], float]: ...
+
+    async def list(self, resource: Resource, namespace: str, query: ListQuery) -> RawList: ...
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Json,
+        patch_type: PatchType,
+        options: WriteOptions,
+    ) -> bytes: ...
+
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, options: DeleteOptions
+    ) -> tuple[bytes, bool]: ...
+
+    async def remove_namespace(self, name: str) -> bool: ...
+
+
+class GarbageCollector:
+    """Follows every commit, keeps the owners of each object, and finishes deletions."""
+
+    def __init__(self, api: ObjectApi) -> None:
         self._api = api
         self._owned: dict[str, dict[Key, bool]] = defaultdict(dict)
         """Owner's uid -> dependents, and whether each blocks the owner's foreground deletion."""
         self._owners_of: dict[Key, list[str]] = {}
         self._deleting: dict[str, Key] = {}
-        """Objects on their way out, by uid: they go on when their dependents are gone."""
+        """Terminating objects by uid: their deletion continues when their dependents are gone."""
         self._work: asyncio.Queue[Key | str] = asyncio.Queue()
-        """Keys to look at; a bare string is the uid of an owner whose dependents to look at."""
+        """Keys to process; a string is the uid of an owner whose dependents are processed."""
         self._queued: set[Key | str] = set()
         self._samples: list[tuple[float, int]] = []
 
-    def observe(self, changes: list[Change]) -> None:
-        """Called with every commit, in order; only notes what to do."""
+    def observe(self, changes: list[Revision]) -> None:
+        """Called with every commit, in order; only queues work."""
         for change in changes:
             self._note(change.key, change.data, gone=change.event == DELETED)
 
     async def run(self) -> None:
-        """Until cancelled."""
-        # A crash may have interrupted anything: look again at all that owns, is owned or is ending.
+        """Runs until cancelled."""
+        # A crash may have interrupted any step: process all owned and terminating objects again.
         for field in ("ownerReferences", "deletionTimestamp"):
-            for key, data in self._api.engine.mentioning(field):
+            for key, data in self._api.mvcc.mentioning(field):
                 self._note(key, data, gone=False)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._collect())
             tasks.create_task(self._sweep())
 
-    # --- noticing
+    # --- observing
 
     def _note(self, key: Key, data: bytes, *, gone: bool) -> None:
         head = _HEADS.decode(data).metadata
@@ -119,16 +155,16 @@ class Collector:
             item = await self._work.get()
             self._queued.discard(item)
             try:
-                await self._look_at(item)
+                await self._process(item)
             except errors.ApiError as problem:
-                log.warning("garbage collection of %s will be tried again: %s", item, problem)
+                log.warning("garbage collection of %s is retried in 1 s: %s", item, problem)
                 asyncio.get_running_loop().call_later(1.0, self._enqueue, item)
 
-    async def _look_at(self, item: Key | str) -> None:
+    async def _process(self, item: Key | str) -> None:
         if isinstance(item, str):
             self._follow_owner(item)
             return
-        data = self._api.engine.get(item)
+        data = self._api.mvcc.get(item)
         if data is None:
             return
         value: Json = msgspec.json.decode(data)
@@ -152,45 +188,46 @@ class Collector:
 
     async def _delete_if_orphaned(self, key: Key, metadata: Json) -> None:
         owners = [reference["uid"] for reference in metadata["ownerReferences"]]
-        alive = await self._api.engine.write(lambda t: [uid for uid in owners if t.uid_exists(uid)])
+        alive = await self._api.mvcc.write(lambda t: [uid for uid in owners if t.uid_exists(uid)])
         if not alive:
             await self._delete(key, DeleteOptions("Background", uid=metadata["uid"]))
 
     async def _finish_deletion(self, key: Key, metadata: Json) -> None:
         finalizers, uid = metadata.get("finalizers") or [], metadata["uid"]
         dependents = dict(self._owned.get(uid, {}))
-        if rules.ORPHAN in finalizers:
+        if strategy.ORPHAN in finalizers:
             for dependent in dependents:
                 await self._disown(dependent, uid)
-            await self._drop_finalizer(key, rules.ORPHAN)
-        elif rules.FOREGROUND in finalizers:
+            await self._drop_finalizer(key, strategy.ORPHAN)
+        elif strategy.FOREGROUND in finalizers:
             for dependent, blocks in dependents.items():
                 options = DeleteOptions("Foreground" if blocks else "Background")
                 await self._delete(dependent, options)
-            # Whoever may write in one namespace must not hold up what is others', or everybody's.
+            # Dependents of other namespaces do not block: a user of one namespace must not be able
+            # to block deletions in another one, or of cluster-scoped objects.
             left = self._owned.get(uid, {})
             if not any(blocks and each.namespace == key.namespace for each, blocks in left.items()):
-                await self._drop_finalizer(key, rules.FOREGROUND)
+                await self._drop_finalizer(key, strategy.FOREGROUND)
 
     async def _empty_namespace(self, name: str) -> None:
-        keys = await self._api.engine.write(lambda t: t.keys_in_namespace(name, 1000))
+        keys = await self._api.mvcc.write(lambda t: t.keys_in_namespace(name, 1000))
         for key in keys:
             await self._delete(key, DeleteOptions("Background"))
         await self._api.remove_namespace(name)
 
     async def _delete(self, key: Key, options: DeleteOptions) -> None:
-        data = self._api.engine.get(key)
+        data = self._api.mvcc.get(key)
         if data is None:
             return
         deleting = _HEADS.decode(data).metadata
         if deleting.deletionTimestamp is not None and options.propagation == "Background":
-            return  # already on its way; somebody else holds it
+            return  # already terminating; a finalizer blocks it
         resource = registry.by_key()[key.resource].resource
         with contextlib.suppress(errors.NotFound, errors.Conflict):
             await self._api.delete(resource, key.namespace, key.name, options)
 
     async def _disown(self, key: Key, uid: str) -> None:
-        data = self._api.engine.get(key)
+        data = self._api.mvcc.get(key)
         if data is None:
             return
         references = msgspec.json.decode(data)["metadata"].get("ownerReferences") or []
@@ -198,7 +235,7 @@ class Collector:
         await self._patch(key, {"metadata": {"ownerReferences": kept or None}})
 
     async def _drop_finalizer(self, key: Key, finalizer: str) -> None:
-        data = self._api.engine.get(key)
+        data = self._api.mvcc.get(key)
         if data is None:
             return
         metadata = msgspec.json.decode(data)["metadata"]
@@ -215,25 +252,26 @@ class Collector:
         except errors.NotFound:
             return
         except errors.Conflict:
-            self._enqueue(key)  # it changed meanwhile: look again
+            self._enqueue(key)  # it changed meanwhile: process it again
 
-    # --- sweeping
+    # --- periodic work
 
     async def _sweep(self) -> None:
         while True:
             try:
                 await self._expire_events()
                 await self._compact()
-                self._api.engine.spare.keep()
+                self._api.mvcc.disk_reserve.refill()
             except errors.ApiError as problem:
-                log.warning("housekeeping of the store will be tried again: %s", problem)
+                log.warning("compaction of the store is retried in %g s: %s",
+                            SWEEP_SECONDS, problem)  # fmt: skip
             await asyncio.sleep(SWEEP_SECONDS)
 
     async def _expire_events(self) -> None:
-        resource = kubernetes.Event.resource
-        oldest = rules.timestamp(self._api.clock() - EVENT_SECONDS)
+        resource = core.Event.resource
+        oldest = strategy.timestamp(self._api.clock() - EVENT_SECONDS)
         for data in (await self._api.list(resource, "", ListQuery())).items:
-            event = msgspec.json.decode(data, type=kubernetes.Event)
+            event = msgspec.json.decode(data, type=core.Event)
             seen = event.last_timestamp or event.metadata.creation_timestamp or ""
             if seen < oldest:
                 await self._delete(
@@ -241,11 +279,11 @@ class Collector:
                 )
 
     async def _compact(self) -> None:
-        """Forgets revisions older than HISTORY_SECONDS or beyond HISTORY_REVISIONS."""
-        now, latest = self._api.clock(), self._api.engine.last_rv
+        """Removes revisions older than HISTORY_SECONDS or beyond HISTORY_REVISIONS."""
+        now, latest = self._api.clock(), self._api.mvcc.last_rv
         self._samples.append((now, latest))
         old = [rv for at, rv in self._samples if at <= now - HISTORY_SECONDS]
         self._samples = [s for s in self._samples if s[0] > now - HISTORY_SECONDS]
         target = max(max(old, default=0), latest - HISTORY_REVISIONS)
-        if target > self._api.engine.compacted:
-            await self._api.engine.compact(target)
+        if target > self._api.mvcc.compacted:
+            await self._api.mvcc.compact(target)

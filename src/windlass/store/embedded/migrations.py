@@ -1,7 +1,7 @@
-"""The SQLite file: its tables, its versions, and how an older one is brought up to date.
+"""The SQLite schema, its versions and migrations.
 
-Called by the engine when it opens a store. Each step runs in one transaction; before the first
-step on a file that holds data, the file is copied aside.
+Called by `mvcc` when it opens a store. Each migration runs in one transaction; before the first
+migration of an existing store, the file is copied to a backup.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ INSERT INTO meta VALUES ('compacted', 0), ('last_rv', 0);
 _FIND_BY_UID = "CREATE UNIQUE INDEX current_by_uid ON current (uid);"
 
 MIGRATIONS: tuple[str, ...] = (_BASE, _FIND_BY_UID)
-"""Step i brings a store from version i to i + 1. Never edited once released; only added to."""
+"""Migration i upgrades a store from version i to i + 1. Released ones are never changed."""
 
 VERSION = len(MIGRATIONS)
 
 
 StoreUnusable = sqlite3.DatabaseError
-"""The file is damaged, or its disk is; for those above who do not know SQLite."""
+"""The file or its disk is damaged; a name for packages that do not use SQLite."""
 
 
 class StoreTooNew(Exception):
-    """The file was written by a newer Windlass than this one."""
+    """The file was written by a newer version of Windlass."""
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """A connection with the settings that durability and speed rest on."""
+    """A connection with the settings for durability and speed."""
     connection = sqlite3.connect(
         path, isolation_level=None, check_same_thread=False, cached_statements=256
     )
@@ -66,15 +66,15 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 
 def upgrade(connection: sqlite3.Connection, path: Path) -> None:
-    """Brings the file to VERSION; copies it aside first when it holds an older store."""
+    """Migrates the file to VERSION; copies an older store to a backup first."""
     found = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if found > VERSION:
         raise StoreTooNew(
-            f"{path} was written by a newer Windlass (store version {found}, this one knows "
-            f"{VERSION}); upgrade Windlass, or restore a backup that this version wrote"
+            f"{path} was written by a newer Windlass (store version {found}, this one supports "
+            f"{VERSION}); upgrade Windlass, or restore a backup of this version"
         )
     if 0 < found < VERSION:
-        _copy_aside(connection, path, found)
+        _back_up(connection, path, found)
     for version in range(found, VERSION):
         done = f"PRAGMA user_version = {version + 1}"
         try:
@@ -85,7 +85,7 @@ def upgrade(connection: sqlite3.Connection, path: Path) -> None:
             raise
 
 
-def _copy_aside(connection: sqlite3.Connection, path: Path, version: int) -> None:
+def _back_up(connection: sqlite3.Connection, path: Path, version: int) -> None:
     folder = path.parent / "backups"
     folder.mkdir(mode=0o700, exist_ok=True)
     target = folder / f"{path.stem}-before-upgrade-from-v{version}.db"

@@ -1,8 +1,9 @@
-"""Revisions in SQLite: one writer, group commit, readers that see only what is durable.
+"""The MVCC store: revisions in SQLite with one writer, group commit, and readers that see only
+durable state.
 
-Called by `api` alone. It knows keys and bytes, never what an object means. All methods run on the
-event loop's thread, with two exceptions: the commit (its fsync happens in a thread of its own
-while the loop goes on collecting the next batch) and long reads, lists and history.
+Called by `api` alone. It stores keys and bytes and does not interpret objects. All methods run on
+the event loop's thread, except the commit (a thread of its own does the fsync while the event loop
+collects the next batch) and long reads (lists and history).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from windlass.store import errors
-from windlass.store.embedded import schema, spare
+from windlass.store.embedded import disk_reserve, migrations
 
 _log = logging.getLogger(__name__)
 
@@ -28,12 +29,12 @@ R = TypeVar("R")
 
 ADDED, MODIFIED, DELETED = 1, 2, 3
 BATCH = 256
-"""Requests that share one fsync at most; bounds how long a batch holds the event loop."""
+"""Requests that share one fsync at most; bounds how long a batch blocks the event loop."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Key:
-    """Which object: `resource` is `Resource.key`."""
+    """The key of an object; `resource` is `Resource.key`."""
 
     resource: str
     namespace: str
@@ -41,8 +42,8 @@ class Key:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Change:
-    """One revision: what became of one object."""
+class Revision:
+    """One revision: a change of one object."""
 
     rv: int
     key: Key
@@ -50,28 +51,28 @@ class Change:
     data: bytes
     """The object; for DELETED its last state."""
     previous: bytes | None
-    """The object before; selectors need both sides."""
+    """The object before the change; selectors need both."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Page:
+class ObjectPage:
     """Objects of one resource in key order, joined by commas, all as of one revision."""
 
     body: bytes
     count: int
     rv: int
     last: tuple[str, str] | None
-    """Namespace and name of the last object when there are more behind it."""
+    """Namespace and name of the last object if more objects follow it."""
     remaining: int
 
 
 class Transaction:
-    """The state as the running batch sees it, and the only way to change it."""
+    """Reads and writes the state inside of the current batch."""
 
     def __init__(self, connection: sqlite3.Connection, last_rv: int) -> None:
         self._execute = connection.execute
         self.last_rv = last_rv
-        self.changes: list[Change] = []
+        self.changes: list[Revision] = []
         self.dirty = False
         self._savepoint = False
 
@@ -93,7 +94,7 @@ class Transaction:
         return [Key(*row) for row in rows]
 
     def next_rv(self) -> int:
-        """The revision that the next `put` or `remove` will have: objects carry it inside."""
+        """The revision of the next `put` or `remove`, which is part of the object."""
         return self.last_rv + 1
 
     def put(self, key: Key, uid: str, data: bytes, previous: bytes | None) -> int:
@@ -108,14 +109,14 @@ class Transaction:
         return self.last_rv
 
     def remove(self, key: Key, data: bytes, previous: bytes) -> int:
-        """Deletes an object; `data` is its last state, carrying the revision of the deletion."""
+        """Deletes an object; `data` is its last state with the revision of the deletion."""
         prev_rv = self._current_rv(key)
         self._append(key, DELETED, data, previous, prev_rv)
         self._execute(_DROP, (key.resource, key.namespace, key.name))
         return self.last_rv
 
     def execute(self, sql: str, parameters: tuple[Any, ...] = ()) -> sqlite3.Cursor:
-        """Housekeeping (compaction); objects change only through `put` and `remove`."""
+        """For compaction only; objects change through `put` and `remove`."""
         self._begin_write()
         return self._execute(sql, parameters)
 
@@ -130,7 +131,7 @@ class Transaction:
         self.last_rv += 1
         row = (self.last_rv, key.resource, key.namespace, key.name, event, prev_rv, data)
         self._execute("INSERT INTO revision VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-        self.changes.append(Change(self.last_rv, key, event, data, previous))
+        self.changes.append(Revision(self.last_rv, key, event, data, previous))
 
     def _begin_write(self) -> None:
         self.dirty = True
@@ -139,13 +140,13 @@ class Transaction:
             self._savepoint = True
 
     def run(self, request: Callable[[Transaction], R]) -> R:
-        """One request inside the batch: it happens whole or not at all."""
+        """Runs one request of the batch atomically."""
         rv, count = self.last_rv, len(self.changes)
         self._savepoint = False
         try:
             result = request(self)
         except sqlite3.Error:
-            raise  # SQLite may have undone the whole transaction: the batch ends as one
+            raise  # SQLite may have rolled back the whole transaction: the batch fails
         except BaseException:
             if self._savepoint:
                 self._execute("ROLLBACK TO request")
@@ -158,11 +159,11 @@ class Transaction:
         return result
 
 
-class Reader:
-    """Lists and history on a connection of its own: one call to SQLite each, few Python objects."""
+class SnapshotReader:
+    """Reads lists and history on a connection of its own, with one SQLite call each."""
 
     def __init__(self, path: Path) -> None:
-        self._connection = schema.connect(path, read_only=True)
+        self._connection = migrations.connect(path, read_only=True)
 
     def _stored(self, sql: str) -> int:
         return int(self._connection.execute(sql).fetchone()[0])
@@ -175,10 +176,9 @@ class Reader:
         limit: int,
         at: int,
         mark: bytes = b"",
-    ) -> Page:
-        """Objects behind `after` as of revision `at` (0: now); `limit` 0 means all. Of those
-        without `mark` in them some or all may be left out: count and the rest are told as if they
-        were there."""
+    ) -> ObjectPage:
+        """Objects after the key `after` as of revision `at` (0: now); `limit` 0 means all. Objects
+        without the bytes `mark` may be left out of the body; they still count."""
         self._connection.execute("BEGIN")
         try:
             latest = self._stored(
@@ -205,12 +205,12 @@ class Reader:
         limit: int,
         rv: int,
         mark: bytes,
-    ) -> Page:
+    ) -> ObjectPage:
         where, values = _range(resource, namespace, after)
         keys = f"SELECT namespace, name, rv FROM current {where} ORDER BY namespace, name"
         bounded = f"{keys} LIMIT {limit}" if limit else keys
         data = "CASE WHEN instr(r.data, ?) THEN r.data END" if mark else "r.data"
-        # SQLite looks and joins by itself: one call, and no Python object per row.
+        # SQLite filters and joins: one call, and no Python object per row.
         body, count = self._connection.execute(
             f"SELECT CAST(group_concat({data}, ',') AS BLOB), count(*) FROM ({bounded}) k "
             "CROSS JOIN revision r ON r.rv = k.rv",
@@ -223,12 +223,12 @@ class Reader:
         if remaining > 0:
             row = self._connection.execute(f"{keys} LIMIT 1 OFFSET {limit - 1}", values).fetchone()
             last = (row[0], row[1])
-        return Page(body or b"", count, rv, last, remaining)
+        return ObjectPage(body or b"", count, rv, last, remaining)
 
     def _page_then(
         self, resource: str, namespace: str, after: tuple[str, str], limit: int, at: int
-    ) -> Page:
-        """As `_page_now`, but of the past: what changed since is replaced by what it was."""
+    ) -> ObjectPage:
+        """As `_page_now` at an older revision: later changes are replaced by the state before."""
         before: dict[tuple[str, str], int | None] = {}
         changed = "SELECT namespace, name, prev_rv FROM revision WHERE rv > ? AND resource = ? "
         for ns, name, prev_rv in self._connection.execute(changed + "ORDER BY rv", (at, resource)):
@@ -245,7 +245,9 @@ class Reader:
         shown = keys[:limit] if limit else keys
         parts = [self._data(states[key]) for key in shown]
         remaining = len(keys) - len(shown)
-        return Page(b",".join(parts), len(parts), at, shown[-1] if remaining else None, remaining)
+        return ObjectPage(
+            b",".join(parts), len(parts), at, shown[-1] if remaining else None, remaining
+        )
 
     def _data(self, rv: int) -> bytes:
         row = self._connection.execute("SELECT data FROM revision WHERE rv = ?", (rv,)).fetchone()
@@ -254,40 +256,41 @@ class Reader:
     def close(self) -> None:
         self._connection.close()
 
-    def history(self, resource: str, after: int, limit: int) -> list[Change]:
-        """Changes of a resource after a revision, oldest first; Gone when some are not kept."""
+    def history(self, resource: str, after: int, limit: int) -> list[Revision]:
+        """Changes of a resource after a revision, oldest first. Raises Gone when some of them are
+        compacted."""
         rows = self._connection.execute(_HISTORY, (after, resource, limit)).fetchall()
         compacted = self._stored("SELECT value FROM meta WHERE key = 'compacted'")
         if after < compacted:
             raise errors.Gone(TOO_OLD.format(after))
         return [
-            Change(rv, Key(resource, namespace, name), event, data, previous)
+            Revision(rv, Key(resource, namespace, name), event, data, previous)
             for rv, namespace, name, event, data, previous in rows
         ]
 
 
-class Engine:
-    """The store's file. Open one per process; `server` holds a lock so that there is one writer."""
+class MvccStore:
+    """The store file. Open one per process; a lock of `server` ensures that there is one writer."""
 
-    def __init__(self, path: Path, on_commit: Callable[[list[Change]], None]) -> None:
+    def __init__(self, path: Path, on_commit: Callable[[list[Revision]], None]) -> None:
         self.path = path
         self._on_commit = on_commit
-        self._writer = schema.connect(path)
-        schema.upgrade(self._writer, path)
-        self._reader = schema.connect(path, read_only=True)
+        self._writer = migrations.connect(path)
+        migrations.upgrade(self._writer, path)
+        self._reader = migrations.connect(path, read_only=True)
         self.last_rv = self.durable_rv()
         self.compacted = self._stored("SELECT value FROM meta WHERE key = 'compacted'")
         self._pending: deque[_Request] = deque()
         self._committing = False
         self._scheduled = False
         self._broken: str | None = None
-        self.spare = spare.Spare(path)
+        self.disk_reserve = disk_reserve.DiskReserve(path)
         self._idle = asyncio.Event()
         self._idle.set()
         self._commit_thread = concurrent.futures.ThreadPoolExecutor(1, "store-commit")
         self._read_threads = concurrent.futures.ThreadPoolExecutor(2, "store-read")
         self._local = threading.local()
-        self._readers: list[Reader] = []
+        self._readers: list[SnapshotReader] = []
 
     def _stored(self, sql: str) -> int:
         return int(self._reader.execute(sql).fetchone()[0])
@@ -295,7 +298,7 @@ class Engine:
     # --- writing
 
     async def write(self, request: Callable[[Transaction], R]) -> R:
-        """Runs `request` in the next batch; returns when what it wrote is on disk."""
+        """Runs `request` in the next batch; returns when its changes are on disk."""
         if self._broken:
             raise errors.Unavailable(self._broken)
         loop = asyncio.get_running_loop()
@@ -303,7 +306,8 @@ class Engine:
         self._pending.append((request, future))
         self._idle.clear()
         if not self._committing and not self._scheduled:
-            # One turn of the loop later: whatever else arrived by then shares the fsync.
+            # In the next iteration of the event loop: requests that arrive until then share the
+            # fsync.
             self._scheduled = True
             loop.call_soon(self._run_batch)
         return await future
@@ -343,12 +347,12 @@ class Engine:
         try:
             if transaction.changes:
                 self._on_commit(transaction.changes)
-        finally:  # whatever became of telling others, the writers' outcome is decided
+        finally:  # an error in an observer does not change the outcome of the writes
             self._settle(outcomes)
 
     def _settle(self, outcomes: list[_Outcome]) -> None:
         for future, result, problem in outcomes:
-            if future.done():  # the caller went away; what it wrote stays written
+            if future.done():  # the caller was cancelled; its write remains
                 continue
             if problem is not None:
                 future.set_exception(problem)
@@ -364,14 +368,14 @@ class Engine:
             self._idle.set()
 
     def _fail(self, batch: list[_Request], problem: BaseException) -> None:
-        """Nothing of the batch happened. A full disk may pass; after any other I/O error the
-        file's state is unknown to this process, so it stops writing until it is started again."""
+        """Called when nothing of the batch was written. A full disk may be temporary; after any
+        other I/O error the state of the file is unknown, so writes fail until a restart."""
         with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled back by itself
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
         name = getattr(problem, "sqlite_errorname", "")
-        if name == "SQLITE_FULL" and self.spare.give():
-            _log.warning("the disk of %s is full; what was set aside for the store is used now",
+        if name == "SQLITE_FULL" and self.disk_reserve.release():
+            _log.warning("the disk of %s is full; the store uses its reserve; free disk space",
                          self.path)  # fmt: skip
             self._pending.extendleft(reversed(batch))
             self._continue()
@@ -386,11 +390,11 @@ class Engine:
                 future.set_exception(errors.Unavailable(sentence, retry_after=5))
         self._continue()
 
-    # --- reading: only what is committed
+    # --- reading committed state
 
     def durable_rv(self) -> int:
-        """The last revision on disk: for a moment after a commit more than `last_rv`, because
-        readers see a commit before this thread hears of it."""
+        """The last revision on disk: briefly greater than `last_rv` after a commit, because readers
+        see a commit before the event loop's thread is notified."""
         return self._stored(
             "SELECT max((SELECT ifnull(max(rv), 0) FROM revision), "
             "(SELECT value FROM meta WHERE key = 'last_rv'))"
@@ -408,27 +412,27 @@ class Engine:
         limit: int,
         at: int,
         mark: bytes = b"",
-    ) -> Page:
-        """See `Reader.page`."""
+    ) -> ObjectPage:
+        """See `SnapshotReader.page`."""
         return await self._read(lambda r: r.page(resource, namespace, after, limit, at, mark))
 
-    async def history(self, resource: str, after: int, limit: int) -> list[Change]:
-        """See `Reader.history`."""
+    async def history(self, resource: str, after: int, limit: int) -> list[Revision]:
+        """See `SnapshotReader.history`."""
         return await self._read(lambda r: r.history(resource, after, limit))
 
-    async def _read(self, work: Callable[[Reader], R]) -> R:
+    async def _read(self, work: Callable[[SnapshotReader], R]) -> R:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._read_threads, lambda: work(self._thread_reader()))
 
-    def _thread_reader(self) -> Reader:
+    def _thread_reader(self) -> SnapshotReader:
         if not hasattr(self._local, "reader"):
-            self._local.reader = Reader(self.path)
+            self._local.reader = SnapshotReader(self.path)
             self._readers.append(self._local.reader)
-        reader: Reader = self._local.reader
+        reader: SnapshotReader = self._local.reader
         return reader
 
     def mentioning(self, field: str) -> Iterator[tuple[Key, bytes]]:
-        """Every live object whose JSON has a field of this name somewhere."""
+        """All existing objects whose JSON has a field of this name at any depth."""
         sql = (
             "SELECT c.resource, c.namespace, c.name, r.data FROM current c "
             "JOIN revision r ON r.rv = c.rv WHERE instr(r.data, ?)"
@@ -441,28 +445,29 @@ class Engine:
         rows = self._reader.execute("SELECT resource, count(*) FROM current GROUP BY resource")
         return dict(rows.fetchall())
 
-    # --- housekeeping
+    # --- compaction
 
     async def compact(self, upto: int, slice_size: int = 2000) -> None:
-        """Forgets what was superseded up to `upto`; in slices, so that writers go between."""
+        """Removes revisions that were superseded up to `upto`, in slices, so that writes are not
+        delayed."""
         upto = min(upto, self.last_rv)
         while self.compacted < upto:
             target = min(upto, self.compacted + slice_size)
-            await self.write(_forget(self.compacted, target))
+            await self.write(_compaction(self.compacted, target))
             self.compacted = target
 
     async def close(self) -> None:
-        """Waits for what was accepted, then lets go of the file."""
+        """Waits for accepted writes, then closes the file."""
         await self._idle.wait()
         self._commit_thread.shutdown()
         self._read_threads.shutdown()
         for reader in self._readers:
             reader.close()
         self._reader.close()
-        self._writer.close()  # the last one: SQLite folds its log into the file
+        self._writer.close()  # the last connection: SQLite merges the WAL into the file
 
 
-TOO_OLD = "the resourceVersion {} is too old: its history is no longer kept; list again"
+TOO_OLD = "the resourceVersion {} is too old: its history is compacted; list again"
 
 _Request = tuple["Callable[[Transaction], Any]", "asyncio.Future[Any]"]
 _Outcome = tuple["asyncio.Future[Any]", Any, "BaseException | None"]
@@ -489,7 +494,7 @@ def _outcome(
         return transaction.run(request), None
     except sqlite3.Error:
         raise
-    except Exception as problem:  # handed to whoever awaits the request
+    except Exception as problem:  # raised by the await of the request
         return None, problem
 
 
@@ -504,7 +509,7 @@ def _range(resource: str, namespace: str, after: tuple[str, str]) -> tuple[str, 
     return where, tuple(values)
 
 
-def _forget(after: int, upto: int) -> Callable[[Transaction], None]:
+def _compaction(after: int, upto: int) -> Callable[[Transaction], None]:
     def request(transaction: Transaction) -> None:
         span = (after, upto)
         transaction.execute(

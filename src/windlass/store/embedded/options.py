@@ -1,4 +1,4 @@
-"""What a request to the embedded API carries besides the object, and what comes back."""
+"""The options of requests to the embedded API, and its raw results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from windlass.store.client import Propagation
+from windlass.store.interface import Propagation
 
 FieldValidation = Literal["Strict", "Warn", "Ignore"]
 PatchType = Literal["merge", "json", "strategic"]
@@ -32,7 +32,7 @@ class WatchQuery:
     bookmarks: bool = False
     initial_events: bool = False
     timeout_seconds: int | None = None
-    """When the caller will end the watch; a bookmark comes shortly before."""
+    """When the caller ends the watch; a bookmark is sent shortly before."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -41,7 +41,7 @@ class WriteOptions:
     dry_run: bool = False
     field_validation: FieldValidation = "Warn"
     warnings: list[str] = dataclasses.field(default_factory=list)
-    """Filled in by the API: what the caller should know although the write went through."""
+    """Set by the API: warnings about a write that succeeded."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class RawList:
 
     @functools.cached_property
     def items(self) -> list[bytes]:
-        """The objects one by one, for those who must look inside."""
+        """The encoded objects one by one."""
         raws = msgspec.json.decode(b"[" + self.body + b"]", type=list[msgspec.Raw])
         return [bytes(raw) for raw in raws]
 

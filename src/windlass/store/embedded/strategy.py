@@ -1,4 +1,4 @@
-"""What a write means, whatever the kind: metadata, generations, status, finalizers, grace.
+"""The rules of writes for all kinds: metadata, generation, status, finalizers, grace period.
 
 Pure functions from the old and the asked-for object to the one that is stored, as Kubernetes
 defines them. `api` calls them inside the write's transaction; they do no I/O.
@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from windlass.kinds import validation
-from windlass.kinds.meta import Object, ObjectMeta
-from windlass.kinds.resources import Resource
+from windlass.kinds import validate
+from windlass.kinds.types.meta import Object, ObjectMeta
+from windlass.kinds.types.resource import Resource
 from windlass.store import errors
-from windlass.store.embedded.requests import DeleteOptions, Json, WriteOptions
+from windlass.store.embedded.options import DeleteOptions, Json, WriteOptions
 
 PROTECTED_NAMESPACES = frozenset({"default", "windlass-system"})
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
@@ -31,7 +31,7 @@ _KNOWN_METADATA = frozenset(
     {field.encode_name for field in msgspec.structs.fields(ObjectMeta)} | set(_SERVER_METADATA)
 )
 _CONDITIONAL_ONLY = frozenset({"leases.coordination.k8s.io"})
-"""Core kinds whose replace must name the resourceVersion; our own kinds must too."""
+"""Core kinds whose replace requires a resourceVersion; kinds of windlass.dev require it too."""
 
 
 def timestamp(now: float) -> str:
@@ -47,7 +47,7 @@ def has_generation(resource: Resource) -> bool:
 
 
 def checked_body(kind: type[Object], body: Any, namespace: str, options: WriteOptions) -> Json:
-    """The body as an object of this kind, pruned, in this namespace; BadRequest if it is not."""
+    """The body as a pruned object of this kind and namespace; raises BadRequest if it is not."""
     resource = kind.resource
     if not isinstance(body, dict):
         raise errors.BadRequest(f"the body must be a {resource.kind} object")
@@ -59,7 +59,7 @@ def checked_body(kind: type[Object], body: Any, namespace: str, options: WriteOp
             )
     whole: Json = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
     whole["metadata"] = _checked_metadata(resource, body.get("metadata"), namespace)
-    pruned, unknown = validation.prune(kind, whole)
+    pruned, unknown = validate.prune(kind, whole)
     _report_unknown(unknown, options)
     return pruned
 
@@ -72,7 +72,7 @@ def _checked_metadata(resource: Resource, metadata: Any, namespace: str) -> Json
     for field in ("name", "generateName", "namespace", "uid", "resourceVersion"):
         if not isinstance(metadata.get(field, ""), str | None):
             raise errors.BadRequest(f"metadata.{field} must be a string")
-    # Like a typed object that is read and written: unknown and empty fields do not survive.
+    # As for a typed object: unknown and empty fields are dropped.
     given: Json = {
         key: value for key, value in metadata.items() if value and key in _KNOWN_METADATA
     }
@@ -97,7 +97,7 @@ def _report_unknown(unknown: list[str], options: WriteOptions) -> None:
 
 
 def new_object(kind: type[Object], body: Json, now: float) -> Json:
-    """The object a create stores (still without its revision), defaulted and validated."""
+    """The object that a create stores, without its revision, defaulted and validated."""
     resource = kind.resource
     metadata = dict(body["metadata"])
     if metadata.get("resourceVersion"):
@@ -112,13 +112,13 @@ def new_object(kind: type[Object], body: Json, now: float) -> Json:
         metadata["generation"] = 1
     if resource.kind == "Namespace":
         labels = metadata.get("labels") or {}
-        if isinstance(labels, dict):  # anything else is for validation to refuse
+        if isinstance(labels, dict):  # validation rejects anything else
             name = {"kubernetes.io/metadata.name": metadata.get("name", "")}
             metadata["labels"] = labels | name
     fresh = {**body, "metadata": metadata}
     if resource.has_status and resource.kind != "Node":
         fresh.pop("status", None)
-    fresh = validation.defaulted(kind, fresh)
+    fresh = validate.defaulted(kind, fresh)
     refuse_invalid(kind, fresh, None)
     return fresh
 
@@ -128,15 +128,15 @@ def generated_name(prefix: str) -> str:
 
 
 def refuse_invalid(kind: type[Object], value: Json, old: Json | None) -> None:
-    problems = validation.validate(kind, value, old)
+    problems = validate.validate(kind, value, old)
     if not problems:
         return
     resource = kind.resource
     title = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
     name = value["metadata"].get("name", "")
-    told = "; ".join(f"{problem.path}: {problem.message}" for problem in problems)
+    message = "; ".join(f"{problem.path}: {problem.message}" for problem in problems)
     raise errors.Invalid(
-        f'{title} "{name}" is invalid: {told}',
+        f'{title} "{name}" is invalid: {message}',
         causes=tuple(errors.Cause(p.path, p.message, p.reason) for p in problems),
         details={"name": name, "group": resource.group, "kind": resource.kind},
     )
@@ -146,12 +146,12 @@ def refuse_invalid(kind: type[Object], value: Json, old: Json | None) -> None:
 
 
 def updated_object(kind: type[Object], old: Json, asked: Json, subresource: str) -> Json:
-    """The object an update stores (still without its revision); raises what forbids it."""
+    """The object that an update stores, without its revision. Raises if a rule forbids it."""
     resource = kind.resource
     _refuse_identity_change(resource, old, asked)
     metadata = _updated_metadata(resource, old["metadata"], asked["metadata"])
     if subresource == "status":
-        # Kubernetes lets agents write annotations of Pods and Nodes along with their status.
+        # As in Kubernetes, a status update of a Pod or Node may change its annotations.
         kept = metadata if resource.kind in ("Pod", "Node") else old["metadata"]
         final = {**old, "metadata": kept}
         final.pop("status", None)
@@ -163,13 +163,13 @@ def updated_object(kind: type[Object], old: Json, asked: Json, subresource: str)
             final.pop("status", None)
             if "status" in old:
                 final["status"] = old["status"]
-    final = validation.defaulted(kind, final)
+    final = validate.defaulted(kind, final)
     if has_generation(resource) and _spec_of(final) != _spec_of(old):
         final["metadata"] = {
             **final["metadata"],
             "generation": int(old["metadata"].get("generation", 0)) + 1,
         }
-    # A binding is the one writer that may set nodeName: what is immutable to others is its job.
+    # A binding sets nodeName, which is immutable for other writes.
     refuse_invalid(kind, final, None if subresource == "binding" else old)
     return final
 
@@ -197,7 +197,7 @@ def _refuse_identity_change(resource: Resource, old: Json, asked: Json) -> None:
 
 
 def require_version(kind: type[Object], body: Json) -> None:
-    """A replace of some kinds must say which version it replaces."""
+    """Raises if the kind requires a resourceVersion in a replace and the body has none."""
     resource = kind.resource
     conditional = resource.group == "windlass.dev" or resource.key in _CONDITIONAL_ONLY
     if conditional and not body["metadata"].get("resourceVersion"):
@@ -232,7 +232,7 @@ def _strings(value: Any) -> list[str]:
 
 
 def _spec_of(value: Json) -> Json:
-    """All but metadata and status: what a change of `generation` counts."""
+    """All fields but metadata and status: their changes increment `generation`."""
     return {key: part for key, part in value.items() if key not in ("metadata", "status")}
 
 
@@ -247,7 +247,7 @@ def conflict(resource: Resource, name: str, why: str) -> errors.Conflict:
 
 
 def refuse_delete(resource: Resource, old: Json, options: DeleteOptions) -> None:
-    """Preconditions, and namespaces the platform stands on."""
+    """Raises if a precondition fails or the namespace is protected."""
     metadata = old["metadata"]
     name = metadata["name"]
     if resource.kind == "Namespace" and name in PROTECTED_NAMESPACES:
@@ -266,7 +266,8 @@ def refuse_delete(resource: Resource, old: Json, options: DeleteOptions) -> None
 def marked_for_deletion(
     resource: Resource, old: Json, options: DeleteOptions, now: float
 ) -> Json | None:
-    """The object as it lives on until its finalizers and grace are done; None: it goes at once."""
+    """The terminating object, while finalizers or a grace period delay its removal; None: it is
+    removed at once."""
     metadata = dict(old["metadata"])
     finalizers = _finalizers_for(_strings(metadata.get("finalizers")), options)
     grace = _grace(resource, old, options)
@@ -300,14 +301,14 @@ def _grace(resource: Resource, old: Json, options: DeleteOptions) -> int:
         return 0
     spec, phase = old.get("spec") or {}, (old.get("status") or {}).get("phase")
     if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
-        return 0  # nobody runs it, so nobody needs time to stop it
+        return 0  # it is not bound to a node, so nothing needs time to stop
     asked = options.grace_seconds
     default = spec.get("terminationGracePeriodSeconds", 30)
     return min(max(0, default if asked is None else asked), LONGEST_GRACE)
 
 
 def may_go(value: Json) -> bool:
-    """Whether an object that is being deleted has nothing left that holds it."""
+    """Whether nothing delays the removal of a terminating object any more."""
     metadata = value["metadata"]
     return (
         "deletionTimestamp" in metadata

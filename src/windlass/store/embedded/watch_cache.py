@@ -1,9 +1,9 @@
-"""Recent changes in memory, shared by all watchers.
+"""The watch cache: recent changes in memory, shared by all watches.
 
-A watcher is a cursor: the last revision it has passed on. It asks the hub for what came after, and
-waits here when there is nothing. The hub keeps a bounded ring per resource and nothing per
-watcher, so a slow one costs neither memory nor anyone else's time; whoever falls behind the ring
-reads the engine's history instead.
+A watch is a cursor: the last revision that it has sent. It reads later changes from the cache and
+waits when there are none. The cache has a bounded ring per resource and no state per watch, so a
+slow watch costs neither memory nor the time of others. A watch that falls behind the ring reads the
+history of the MVCC store instead.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 
-from windlass.store.embedded.engine import Change
+from windlass.store.embedded.mvcc import Revision
 
 RING_CHANGES = 2048
 RING_BYTES = 8 << 20
@@ -21,13 +21,13 @@ class _Ring:
     __slots__ = ("bytes", "changes", "floor", "waiters")
 
     def __init__(self, floor: int) -> None:
-        self.changes: deque[Change] = deque()
+        self.changes: deque[Revision] = deque()
         self.floor = floor
         """Every change after this revision is in the ring."""
         self.bytes = 0
         self.waiters: set[asyncio.Future[None]] = set()
 
-    def append(self, change: Change) -> None:
+    def append(self, change: Revision) -> None:
         self.changes.append(change)
         self.bytes += len(change.data)
         while len(self.changes) > RING_CHANGES or self.bytes > RING_BYTES:
@@ -36,15 +36,15 @@ class _Ring:
             self.bytes -= len(oldest.data)
 
 
-class Hub:
+class WatchCache:
     def __init__(self, last_rv: int) -> None:
         self.latest = last_rv
         """Every change up to here has been published."""
         self._rings: dict[str, _Ring] = defaultdict(lambda: _Ring(last_rv))
         self._closed = False
 
-    def publish(self, changes: list[Change]) -> None:
-        """Takes the changes of one commit, in order, and wakes whoever watches them."""
+    def publish(self, changes: list[Revision]) -> None:
+        """Adds the changes of one commit, in order, and wakes their watches."""
         touched = set()
         for change in changes:
             self._rings[change.key.resource].append(change)
@@ -53,12 +53,12 @@ class Hub:
         for resource in touched:
             self._wake(self._rings[resource])
 
-    def after(self, resource: str, cursor: int) -> list[Change] | None:
+    def after(self, resource: str, cursor: int) -> list[Revision] | None:
         """Changes after `cursor`; None when some of them are no longer in memory."""
         ring = self._rings[resource]
         if cursor < ring.floor:
             return None
-        found: list[Change] = []
+        found: list[Revision] = []
         for change in reversed(ring.changes):
             if change.rv <= cursor:
                 break
@@ -67,7 +67,7 @@ class Hub:
         return found
 
     async def wait(self, resource: str, cursor: int, timeout_seconds: float) -> bool:
-        """Until the resource changes after `cursor` or the hub closes (True), or the time is up."""
+        """Waits until the resource changes after `cursor` or the cache closes; False on timeout."""
         ring = self._rings[resource]
         if self._closed or (ring.changes and ring.changes[-1].rv > cursor):
             return True

@@ -1,7 +1,7 @@
-"""The object API over HTTP: `store.client.Store` against a cluster or `windlass up`.
+"""The object API over HTTP: `store.interface.Store` against a cluster or `windlass up`.
 
-Opened by `store.connect`. Turns each call into one REST request and each answer into structs or a
-typed error. Keeps no objects: that is the reflector's part.
+Opened by `store.connect`. Turns each call into one REST request and each response into structs or a
+typed error. Caches nothing: that is the informer's task.
 """
 
 from __future__ import annotations
@@ -13,28 +13,35 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from windlass.kinds import kubernetes, wire
-from windlass.kinds.meta import Object
-from windlass.store import client, errors
-from windlass.store.client import ObjectList, Preconditions, Propagation, WatchEvent
-from windlass.store.kubernetes import codec, light, network
-from windlass.store.kubernetes.access import Access
-from windlass.store.kubernetes.exchange import Carrier, Query, Request
+from windlass.kinds import codec as kinds_codec
+from windlass.kinds.types import core
+from windlass.kinds.types.meta import Object
+from windlass.store import errors, interface
+from windlass.store.interface import ObjectList, Preconditions, Propagation, WatchEvent
+from windlass.store.kubernetes import codec
+from windlass.store.kubernetes.config.model import Access
+from windlass.store.kubernetes.http import request_headers
+from windlass.store.kubernetes.http.retry import Query, Request, Transport
+from windlass.store.kubernetes.http.transport import HttpTransport
 
 T = TypeVar("T", bound=Object)
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 _UNSAFE = re.compile(r"[/%?#\\ ]")
-"""What a name in a path must not have in it."""
+"""Characters that a name in a path must not contain."""
 
 
 class KubernetesStore:
     """One server, one identity. Use it from one event loop; `close` it at the end."""
 
-    def __init__(self, access: Access, transport: Carrier | None = None) -> None:
+    def __init__(
+        self, access: Access, transport: Transport | None = None, *, outage_seconds: float = 0.0
+    ) -> None:
+        """`outage_seconds`: seconds to wait for a server that is being restarted."""
         self.access = access
-        self._transport = transport or _carrier(access)
+        self._outage_timeout = outage_seconds
+        self._transport = transport or _transport_for(access, outage_seconds)
 
     async def get(self, kind: type[T], name: str, namespace: str = "") -> T:
         request = Request("GET", _path(kind, namespace, name), repeatable=True)
@@ -80,7 +87,7 @@ class KubernetesStore:
             labelSelector=label_selector,
             fieldSelector=field_selector,
             resourceVersion=resource_version,
-            # The server refuses initial events without bookmarks: one of them closes the list.
+            # The server rejects initial events without bookmarks: a bookmark ends them.
             allowWatchBookmarks="true" if bookmarks or initial_events else "",
             sendInitialEvents="true" if initial_events else "",
             resourceVersionMatch="NotOlderThan" if initial_events else "",
@@ -96,19 +103,26 @@ class KubernetesStore:
     async def create(self, obj: T, *, dry_run: bool = False) -> T:
         kind = type(obj)
         path = _collection(kind, _required_namespace(kind, obj.namespace))
-        request = Request("POST", path, _dry_run(dry_run), wire.encode(obj))
+        request = Request("POST", path, _dry_run(dry_run), kinds_codec.encode(obj))
         return codec.decode_object(kind, await self._call(request))
+
+    async def create_raw(self, kind: type[Object], value: dict[str, Any]) -> dict[str, Any]:
+        """Creates an object from plain JSON, with fields that the structs do not name."""
+        namespace = str((value.get("metadata") or {}).get("namespace") or "")
+        path = _collection(kind, _required_namespace(kind, namespace))
+        answer = await self._call(Request("POST", path, body=msgspec.json.encode(value)))
+        return msgspec.json.decode(answer, type=dict[str, Any])
 
     async def replace(self, obj: T, *, subresource: str = "", dry_run: bool = False) -> T:
         kind = type(obj)
-        if obj.uid and not wire.has_source(obj):
-            # It came out of a list or a watch, which keep only what the struct names.
+        if obj.uid and not kinds_codec.has_source(obj):
+            # It comes from a list or a watch, which keep only the fields of the struct.
             whole = await self._call(
                 Request("GET", _path(kind, obj.namespace, obj.name), repeatable=True)
             )
-            wire.adopt_source(obj, whole)
+            kinds_codec.adopt_source(obj, whole)
         path = _path(kind, obj.namespace, obj.name, subresource)
-        request = Request("PUT", path, _dry_run(dry_run), wire.encode(obj), repeatable=True)
+        request = Request("PUT", path, _dry_run(dry_run), kinds_codec.encode(obj), repeatable=True)
         return codec.decode_object(kind, await self._call(request))
 
     async def patch(
@@ -117,7 +131,7 @@ class KubernetesStore:
         name: str,
         namespace: str = "",
         *,
-        patch: client.MergePatch | client.JsonPatch,
+        patch: interface.MergePatch | interface.JsonPatch,
         subresource: str = "",
         dry_run: bool = False,
     ) -> T:
@@ -157,9 +171,16 @@ class KubernetesStore:
         if dry_run:
             options["dryRun"] = ["All"]
         path = _path(kind, namespace, name)
-        body = await self._call(
-            Request("DELETE", path, body=msgspec.json.encode(options), repeatable=True)
-        )
+        request = Request("DELETE", path, body=msgspec.json.encode(options), repeatable=True)
+        try:
+            body = await self._call(request)
+        except errors.AnswerLost:
+            if not self._outage_timeout:
+                raise
+            try:
+                body = await self._call(request)
+            except errors.NotFound:
+                return None  # the first request deleted it
         if codec.is_status(body):
             return None
         obj = codec.decode_object(kind, body)
@@ -183,7 +204,7 @@ class KubernetesStore:
         query: Query = (),
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Any request as it is, with our identity: (status, headers, body) of the answer."""
+        """Sends any request with the store's identity; returns status, headers and body."""
         request = Request(
             method, path, query, body, content_type, headers, repeatable=method in ("GET", "HEAD")
         )
@@ -202,7 +223,7 @@ class KubernetesStore:
         timestamps: bool = False,
         previous: bool = False,
     ) -> AsyncGenerator[bytes, None]:
-        """What a container wrote, in pieces as they arrive; ends with the container if followed."""
+        """Yields the log of a container in pieces; with `follow`, until the container ends."""
         query = _query(
             container=container,
             follow="true" if follow else "",
@@ -211,13 +232,13 @@ class KubernetesStore:
             timestamps="true" if timestamps else "",
             previous="true" if previous else "",
         )
-        stream = self.text(_path(kubernetes.Pod, namespace, pod, "log"), query)
+        stream = self.text(_path(core.Pod, namespace, pod, "log"), query)
         async with contextlib.aclosing(stream) as pieces:
             async for chunk in pieces:
                 yield chunk
 
     async def text(self, path: str, query: Query = ()) -> AsyncGenerator[bytes, None]:
-        """An answer that is plain text, such as a log, in pieces; a refusal is JSON."""
+        """Yields a plain text response, such as a log, in pieces; an error response is JSON."""
         request = Request("GET", path, query, headers={"Accept": "*/*"}, repeatable=True)
         async with self._transport.stream(request) as pieces:
             async for chunk in pieces:
@@ -233,19 +254,19 @@ class KubernetesStore:
         return answer.body
 
 
-def _carrier(access: Access) -> Carrier:
-    if network.proxy(access) is None:
-        return light.LightTransport(access)
-    # Imported late: few have a proxy in the way, and the library is large.
-    from windlass.store.kubernetes.transport import Transport
+def _transport_for(access: Access, outage_seconds: float) -> Transport:
+    if request_headers.proxy(access) is None:
+        return HttpTransport(access, outage_seconds=outage_seconds)
+    # Imported here: few clusters are behind a proxy, and aiohttp is large.
+    from windlass.store.kubernetes.http.proxy_transport import ProxyTransport
 
-    return Transport(access)
+    return ProxyTransport(access, outage_seconds=outage_seconds)
 
 
 def _still_there(obj: Object) -> bool:
-    """Whether something still holds an object that a delete answered with.
+    """Whether the object in the response to a delete still exists.
 
-    For some kinds the API server answers with the object although it is gone already.
+    For some kinds the API server returns the object although it is already removed.
     """
     metadata = obj.metadata
     if metadata.deletion_timestamp is None:
@@ -261,7 +282,7 @@ def _collection(kind: type[Object], namespace: str) -> str:
 def _path(kind: type[Object], namespace: str, name: str, subresource: str = "") -> str:
     resource = kind.resource
     if not name:
-        raise errors.BadRequest(f"a {resource.kind} must be named; give its name")
+        raise errors.BadRequest(f"the name of the {resource.kind} is missing")
     return resource.path(
         _required_namespace(kind, namespace), _segment(name, resource.singular), subresource
     )
@@ -270,15 +291,15 @@ def _path(kind: type[Object], namespace: str, name: str, subresource: str = "") 
 def _required_namespace(kind: type[Object], namespace: str) -> str:
     if kind.resource.namespaced and not namespace:
         raise errors.BadRequest(
-            f"a {kind.resource.kind} lives in a namespace; give it with metadata.namespace or -n"
+            f"a {kind.resource.kind} needs a namespace; set metadata.namespace or use -n"
         )
     return _segment(namespace, "namespace") if namespace else ""
 
 
 def _segment(name: str, what: str) -> str:
-    """A name as one part of a path. Nothing may climb out of its place in the path."""
+    """The name if it is valid as one part of a path; else raises BadRequest."""
     if name in (".", "..") or not name.isprintable() or _UNSAFE.search(name):
-        raise errors.BadRequest(f'"{name}" cannot be the name of a {what}; see its documentation')
+        raise errors.BadRequest(f'"{name}" is not a valid name of a {what}')
     return name
 
 

@@ -1,8 +1,8 @@
-"""Lists and watch streams from bytes straight into structs, a slice at a time.
+"""Decodes lists and watch streams into structs, one slice at a time.
 
-Called by `client`. A list of 50,000 pods takes most of a second to decode: it is done in slices,
-between which other tasks run, and with the cyclic collector paused (it would look at every new
-object again and again and find nothing: the structs are trees).
+Called by `client`. Decoding a list of 50,000 pods takes most of a second, so it is done in slices
+between which other tasks run. Python's cyclic garbage collector is paused meanwhile: it would
+traverse every new object repeatedly, and the structs have no cycles.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from windlass.kinds import wire
-from windlass.kinds.meta import Object, ObjectMeta
+from windlass.kinds import codec
+from windlass.kinds.types.meta import Object, ObjectMeta
 from windlass.store import errors
-from windlass.store.client import EventType, ObjectList, WatchEvent
+from windlass.store.interface import EventType, ObjectList, WatchEvent
 
 T = TypeVar("T", bound=Object)
 Item = TypeVar("Item")
 
 SLICE = 256
-"""Objects decoded before other tasks get a turn."""
+"""Objects that are decoded before other tasks run."""
 
 _INITIAL_END = "k8s.io/initial-events-end"
 _paused = 0
@@ -36,7 +36,7 @@ class ListMeta(msgspec.Struct, rename="camel"):
 
 
 class ListEnvelope(msgspec.Struct, Generic[Item]):
-    """Any list of the API. A list without objects may say `items: null`."""
+    """Any list of the API. A list without objects may have `items: null`."""
 
     metadata: ListMeta = msgspec.field(default_factory=ListMeta)
     items: list[Item] | None = None
@@ -59,19 +59,19 @@ _any_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 def decode_object(kind: type[T], body: bytes) -> T:
-    """One object, remembering the fields its struct does not name."""
+    """Decodes one object; keeps the fields that its struct does not define."""
     with _readable(kind):
-        return wire.decode(kind, body)
+        return codec.decode(kind, body)
 
 
 def is_status(body: bytes) -> bool:
-    """Whether an answer is a `Status` (it is done) instead of the object."""
+    """Whether a response is a `Status` instead of the object."""
     return _head_decoder.decode(body).kind == "Status"
 
 
 async def decode_list(kind: type[T], body: bytes) -> ObjectList[T]:
     """A page of a list."""
-    decode = wire.decoder(kind).decode
+    decode = codec.decoder(kind).decode
     objects: list[T] = []
     with _readable(kind), _collector_paused():
         envelope = _list_decoder.decode(body)
@@ -86,8 +86,8 @@ async def decode_list(kind: type[T], body: bytes) -> ObjectList[T]:
 async def decode_events(
     kind: type[T], chunks: AsyncIterator[bytes]
 ) -> AsyncIterator[WatchEvent[T]]:
-    """The events of a watch; an ERROR event is raised as its typed error."""
-    decode = wire.decoder(kind).decode
+    """Yields the events of a watch; raises an ERROR event as its typed error."""
+    decode = codec.decoder(kind).decode
     unbroken = 0
     async for line in lines(chunks):
         with _readable(kind):
@@ -102,13 +102,13 @@ async def decode_events(
         yield event
         unbroken += 1
         if unbroken % SLICE == 0:
-            # What is already buffered would otherwise be decoded without a pause, and the server
-            # cuts off watchers that leave other tasks, such as reading the socket, no time.
+            # Buffered events would otherwise be decoded without a pause. The socket would not be
+            # read meanwhile, and the server closes watches of clients that do not read.
             await asyncio.sleep(0)
 
 
 async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Splits a stream at newlines. A line may be of any length; a last one needs no newline."""
+    """Splits a stream at newlines. Lines may have any length; the last may lack its newline."""
     pending: list[bytes] = []
     async for chunk in chunks:
         first, *others = chunk.split(b"\n")
@@ -127,10 +127,10 @@ def _bookmark(kind: type[T], raw: msgspec.Raw) -> WatchEvent[T]:
     metadata = _head_decoder.decode(raw).metadata
     ended = (metadata.annotations or {}).get(_INITIAL_END) == "true"
     try:
-        obj = wire.decoder(kind).decode(raw)
+        obj = codec.decoder(kind).decode(raw)
     except msgspec.ValidationError:
-        # The API server fills the rest of a bookmark with nulls where a real object has values.
-        obj = wire.bookmark(kind, metadata)
+        # The other fields of a bookmark are null, where a real object has values.
+        obj = codec.bookmark(kind, metadata)
     return WatchEvent("BOOKMARK", obj, initial_end=ended)
 
 
@@ -146,17 +146,17 @@ def _readable(kind: type[Object]) -> Iterator[None]:
     except msgspec.MsgspecError as error:
         resource = kind.resource
         raise errors.ApiError(
-            f"the server's answer about {resource.key} cannot be read as {resource.api_version} "
-            f"{resource.kind}: {error}; check that server and windlass are of matching versions"
+            f"the server's response for {resource.key} is not a valid {resource.api_version} "
+            f"{resource.kind}: {error}; check that the versions of server and windlass match"
         ) from error
 
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Counts, because several lists may be under way at once."""
+    """Pauses the garbage collector. Counted, because several lists may be decoded concurrently."""
     global _paused
     if not _paused and not gc.isenabled():
-        yield  # somebody else turned it off and will turn it on again
+        yield  # disabled elsewhere: leave it as it is
         return
     _paused += 1
     gc.disable()

@@ -1,8 +1,8 @@
-"""Sessions with a process in a pod over WebSocket: exec and attach, as `kubectl` speaks them.
+"""exec and attach over WebSocket, in kubectl's protocol.
 
-`open_session` is what the command line and the SDK call. A session is a stream of (channel, bytes):
-1 is stdout, 2 is stderr; the end carries the exit code. What is sent goes to channel 0 (stdin), 4
-carries the size of the terminal. Loaded only when somebody enters a pod.
+The CLI and the SDK call `open_session`. A session is a stream of (channel, bytes): channel 1 is
+stdout, 2 is stderr, 3 has the exit status; the client sends stdin on channel 0 and the terminal
+size on channel 4. Imported only when it is used.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ import aiohttp
 import yarl
 
 from windlass.store import errors
-from windlass.store.kubernetes import network, plugin, tls
-from windlass.store.kubernetes.access import Access
+from windlass.store.kubernetes.config import exec_plugin, tls
+from windlass.store.kubernetes.config.model import Access
+from windlass.store.kubernetes.http import request_headers
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 
 
-class Session:
-    """One process that is spoken with."""
+class ExecSession:
+    """A session with one process."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self.exit_code: int | None = None
-        """Known once `output` has ended; None if no process ran to its end."""
+        """Set when `output` has ended; None if the process did not run to its end."""
         self.message = ""
-        """Why not, if the server said so."""
+        """The server's message about that."""
 
     async def output(self) -> AsyncIterator[tuple[int, bytes]]:
-        """(1 or 2, bytes) until the process ends."""
+        """Yields channel (1 or 2) and bytes until the process ends."""
         async for message in self._socket:
             if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
                 continue
@@ -48,7 +49,7 @@ class Session:
         await self._socket.send_bytes(bytes((STDIN,)) + data)
 
     async def end_input(self) -> None:
-        """Nothing more comes on stdin."""
+        """Closes stdin."""
         if self._socket.protocol == PROTOCOLS[0]:
             await self._socket.send_bytes(bytes((CLOSE, STDIN)))
 
@@ -79,22 +80,22 @@ async def open_session(
     stdin: bool = False,
     tty: bool = False,
     container: str = "",
-) -> AsyncIterator[Session]:
-    """A new process in a pod (exec), or the one that runs there (`attach`)."""
+) -> AsyncIterator[ExecSession]:
+    """A session with a new process in a pod (exec) or with its running process (`attach`)."""
     query = [("stdin", str(stdin).lower()), ("stdout", "true"), ("tty", str(tty).lower())]
     query += [("stderr", "false" if tty else "true"), *(("command", word) for word in command)]
     query += [("container", container)] if container else []
     what = "attach" if attach else "exec"
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/{what}"
-    credential = await plugin.credentials_of(access).current()
-    headers = dict(network.impersonation(access.user))
+    credential = await exec_plugin.credentials_of(access).current()
+    headers = dict(request_headers.impersonation(access.user))
     if credential.authorization:
         headers["Authorization"] = credential.authorization
     url = yarl.URL(access.address + path, encoded=True).extend_query(query)
     async with aiohttp.ClientSession() as client:
         try:
             socket = await client.ws_connect(
-                url, protocols=PROTOCOLS, headers=headers, proxy=network.proxy(access),
+                url, protocols=PROTOCOLS, headers=headers, proxy=request_headers.proxy(access),
                 ssl=tls.context(access, credential.certificate), max_msg_size=0, heartbeat=30.0,
             )  # fmt: skip
         except aiohttp.WSServerHandshakeError as problem:
@@ -103,9 +104,9 @@ async def open_session(
             cause = (
                 problem.os_error if isinstance(problem, aiohttp.ClientConnectorError) else problem
             )
-            raise network.unreachable(access, cause) from problem
+            raise request_headers.unreachable(access, cause) from problem
         async with socket:
-            yield Session(socket)
+            yield ExecSession(socket)
 
 
 async def _refusal(
@@ -115,7 +116,7 @@ async def _refusal(
     access: Access,
     certificate: tuple[bytes, bytes] | None,
 ) -> errors.ApiError:
-    """Why the server refused: the handshake's answer has no body, a plain request has."""
+    """The server's error: the response to a handshake has no body, that to a plain request has."""
     async with client.get(url, headers=headers, ssl=tls.context(access, certificate)) as answer:
         body = await answer.read()
     try:

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from windlass.cli import base, exits
-from windlass.cli import state as states
-from windlass.cli.output import Output
+from windlass.cli.lib import base, exit_codes
+from windlass.cli.lib import state_dir as states
+from windlass.cli.lib.output import Output
 
 
 @base.command(
@@ -26,28 +26,34 @@ from windlass.cli.output import Output
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @base.state_option
 def backup(out: Output, file: Path, overwrite: bool, state: str) -> None:
-    """Copy the store to FILE, while the engine runs or not.
+    """Copy the store to FILE, while the engine is running or stopped.
 
-    The copy is of one moment and holds everything that had been acknowledged by then.
+    The copy is consistent and contains every write that was acknowledged before it.
     """
     folder = states.folder(state)
     _need_store(folder)
     if file.exists() and not overwrite:
-        raise exits.CliError(
-            f"{file} exists already.", "Choose another name, or pass --overwrite.", exits.CONFLICT
+        raise exit_codes.CliError(
+            f"{file} exists already.",
+            "Choose another name, or use --overwrite.",
+            exit_codes.CONFLICT,
         )
     if not file.absolute().parent.is_dir():
-        raise exits.CliError(
-            f"There is no folder {file.absolute().parent}.", "Make it first.", exits.NOT_FOUND
+        raise exit_codes.CliError(
+            f"There is no folder {file.absolute().parent}.",
+            "Create it first.",
+            exit_codes.NOT_FOUND,
         )
     storage = _storage()
     try:
         with out.progress(f"Copying {folder.database}"):
             info = storage.backup(folder.database, file)
     except (storage.NotAStore, OSError) as problem:
-        raise exits.CliError(f"The backup failed: {problem}.", "Nothing was written.") from None
+        raise exit_codes.CliError(
+            f"The backup failed: {problem}.", "Nothing was written."
+        ) from None
     out.say(f"{file}: {info.objects} objects, {info.bytes / 1e6:.1f} MB")
-    out.hint(f"Put it back with: windlass restore {file}")
+    out.hint(f"Restore it: windlass restore {file}")
     data = {
         "file": str(file.absolute()),
         "bytes": info.bytes,
@@ -61,35 +67,37 @@ def backup(out: Output, file: Path, overwrite: bool, state: str) -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @base.state_option
 def restore(out: Output, file: Path, state: str) -> None:
-    """Put a backup in the store's place. Refused while the engine runs.
+    """Replace the store by a backup. Refused while the engine is running.
 
-    The store that was there is kept in backups/ of the state folder.
+    The previous store is kept in backups/ of the state folder.
     """
     folder = states.folder(state)
     if not file.exists():
-        raise exits.CliError(f"There is no file {file}.", "Check the path.", exits.NOT_FOUND)
+        raise exit_codes.CliError(
+            f"There is no file {file}.", "Check the path.", exit_codes.NOT_FOUND
+        )
     lock = folder.lock()
     server = folder.server()
     if lock is None or server is not None:
-        raise exits.CliError(
-            f"The engine runs on {folder.path}; its store cannot be replaced now.",
+        raise exit_codes.CliError(
+            f"The engine is running on {folder.path}; its store cannot be replaced.",
             "Stop it first: windlass down",
-            exits.ALREADY_RUNNING,
+            exit_codes.ALREADY_RUNNING,
         )
     storage = _storage()
     try:
         info, kept = storage.restore(file, folder.database)
     except storage.NotAStore as problem:
-        raise exits.CliError(
+        raise exit_codes.CliError(
             f"{file} cannot be restored: {problem}.",
-            "The store is as it was. Choose a file that `windlass backup` wrote.",
-            exits.INVALID,
+            "The store is unchanged. Choose a file that `windlass backup` wrote.",
+            exit_codes.INVALID,
         ) from None
     finally:
         lock.close()
     out.say(f"Restored {info.objects} objects from {file}.")
     if kept:
-        out.say(f"The store that was there is kept as {kept}.")
+        out.say(f"The previous store is kept as {kept}.")
     out.hint("Start the engine: windlass up")
     data = {
         "restored": str(file.absolute()),
@@ -105,8 +113,8 @@ def _storage() -> Any:
 
 def _need_store(folder: states.StateFolder) -> None:
     if not folder.database.exists():
-        raise exits.CliError(
+        raise exit_codes.CliError(
             f"There is no store in {folder.path}.",
-            "Start an engine there with `windlass up`, or name another folder with --state.",
-            exits.NOT_FOUND,
+            "Start an engine there with `windlass up`, or choose another folder with --state.",
+            exit_codes.NOT_FOUND,
         )

@@ -1,11 +1,11 @@
-"""`windlass completion`: the script that teaches a shell to complete our commands."""
+"""`windlass completion`: the completion script for a shell."""
 
 from __future__ import annotations
 
 import click
 
-from windlass.cli import base
-from windlass.cli.output import Output
+from windlass.cli.lib import base
+from windlass.cli.lib.output import Output
 
 _INSTALL = {
     "bash": "windlass completion bash > ~/.local/share/bash-completion/completions/windlass",
@@ -25,17 +25,17 @@ _INSTALL = {
 def completion(ctx: click.Context, out: Output, shell: str) -> None:
     """Print the completion script for a shell.
 
-    Commands, flags and kinds complete; so do names of objects while a server answers.
+    It completes commands, flags and kinds, and names of objects if a server answers.
     """
     from click.shell_completion import get_completion_class
 
     found = get_completion_class(shell)
     if found is None:  # pragma: no cover - click ships all three
-        raise click.UsageError(f"click knows no completion for {shell}", ctx)
+        raise click.UsageError(f"click has no completion for {shell}", ctx)
     script = found(ctx.find_root().command, {}, "windlass", "_WINDLASS_COMPLETE").source()
     out.raw(script.rstrip())
     if out.human:
         import sys
 
         if sys.stdout.isatty():
-            out.hint(f"Keep it: {_INSTALL[shell]}")
+            out.hint(f"Install it: {_INSTALL[shell]}")

@@ -1,4 +1,4 @@
-"""`windlass doctor`: what this machine can and cannot do, and what would help."""
+"""`windlass doctor`: checks what this machine supports, with a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from windlass.cli import base, client, cluster, exits, machine
-from windlass.cli import state as states
-from windlass.cli.output import Output, terminal_width
+from windlass.cli.engine import cluster_check, host_checks, platform_status
+from windlass.cli.lib import base, client_session, exit_codes
+from windlass.cli.lib import state_dir as states
+from windlass.cli.lib.output import Output, terminal_width
+from windlass.store import errors
 
 _NEEDED = frozenset({"python", "sqlite", "fsync"})
-"""Without these the engine does not start; everything else only narrows what jobs may do."""
+"""Without these the engine does not start; the others only limit what jobs may do."""
 
 
 @base.command(
@@ -24,13 +26,13 @@ _NEEDED = frozenset({"python", "sqlite", "fsync"})
 )
 @base.target_options
 def doctor(out: Output, target: base.Target) -> int:
-    """Look at this machine: what Windlass can use here, what is limited, what is missing; and at
-    the cluster of the kubeconfig, if there is one.
+    """Check what this machine supports, what is limited and what is missing, and check the cluster
+    of the kubeconfig, if there is one.
 
-    Each line that is not ok says what it means for jobs and what would help. The exit code is 1
-    only if the engine could not start at all.
+    Each line that is not ok has its effect on jobs and a remedy. The exit code is 1 only if the
+    engine cannot start.
     """
-    found: list[machine.Check] = []
+    found: list[host_checks.Check] = []
     for check in all_checks(target):
         found.append(check)
         _show(out, check)
@@ -47,38 +49,63 @@ def doctor(out: Output, target: base.Target) -> int:
     }
     found += there
     out.result(data, names=[f"{check.name}\t{check.state}" for check in found])
-    return exits.FAILED if fatal else exits.OK
+    return exit_codes.FAILED if fatal else exit_codes.OK
 
 
-def _cluster_checks(out: Output, target: base.Target) -> list[machine.Check]:
-    """What may stand in the way on the cluster of the kubeconfig; nothing for an engine of one
-    machine, or where no server answers."""
+def _cluster_checks(out: Output, target: base.Target) -> list[host_checks.Check]:
+    """Checks of the cluster of the kubeconfig; empty for an embedded engine, or if no server
+    answers."""
 
-    async def look(session: client.Session) -> list[machine.Check]:
+    async def probe(session: client_session.Session) -> list[host_checks.Check]:
         version = await session.read("/version")
         if "windlass" in str(version.get("gitVersion", "")):
             return []
-        out.say("\nThe cluster:")
-        checkup: Any = importlib.import_module("windlass.install.checkup")
+        out.say("\nCluster:")
+        checkup: Any = importlib.import_module("windlass.install.preflight")
         found = []
         async for each in checkup.look(session.store):
-            found.append(machine.Check(**dataclasses.asdict(each)))
+            found.append(host_checks.Check(**dataclasses.asdict(each)))
+            _show(out, found[-1])
+        if any(each.name == "objects" for each in found):  # Windlass is installed
+            found.append(await _leaders(session))
             _show(out, found[-1])
         return found
 
     try:
-        return client.call(target, look)
-    except exits.CliError:
+        return client_session.call(target, probe)
+    except exit_codes.CliError:
         return []  # the line above says why
 
 
-def all_checks(target: base.Target) -> Iterator[machine.Check]:
-    yield from machine.checks(machine.Machine(states.folder(target.state).path))
-    yield cluster.check(target)
+async def _leaders(session: client_session.Session) -> host_checks.Check:
+    """What the components report of themselves, in their leases."""
+    try:
+        found = await platform_status.leaders(session)
+    except errors.Forbidden:
+        return host_checks.Check(
+            "leaders", "limited", "you may not look at windlass-system",
+            "Whether anything schedules is unknown.",
+            "Have a cluster administrator run windlass doctor.",
+        )  # fmt: skip
+    idle = [each["name"] for each in found if not each["leads"]]
+    if found and not idle:
+        return host_checks.Check(
+            "leaders", "ok", ", ".join(f"{each['name']} by {each['holder']}" for each in found)
+        )
+    return host_checks.Check(
+        "leaders", "missing", f"no process leads: {', '.join(idle) or 'there are no leases'}",
+        "Their work stands still.",
+        "kubectl get pods -n windlass-system; logs say why, windlass upgrade repairs objects.",
+    )  # fmt: skip
 
 
-def _show(out: Output, check: machine.Check) -> None:
-    """The state, the name and what was found; below it what it means and the remedy."""
+def all_checks(target: base.Target) -> Iterator[host_checks.Check]:
+    yield from host_checks.checks(host_checks.Machine(states.folder(target.state).path))
+    yield cluster_check.check(target)
+
+
+def _show(out: Output, check: host_checks.Check) -> None:
+    """State, name and finding; below it the effect and the remedy."""
     if not out.human:
         return
     found = check.found if check.remedy or not check.meaning else f"{check.found}. {check.meaning}"

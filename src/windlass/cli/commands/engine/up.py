@@ -1,7 +1,7 @@
 """`windlass up`: starts the engine of this machine, in the foreground or detached.
 
-The supervisor is a process of its own (`cli.supervisor`); this one shows what happens, waits until
-a node is ready, tells how to go on, and either leaves or stays until Ctrl-C.
+The supervisor is a process of its own (`cli.engine.supervisor`); this one shows its progress, waits
+until a node is ready, prints the next steps, and either exits or stays until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from windlass.cli import base, exits
-from windlass.cli import state as states
-from windlass.cli.output import Output
-from windlass.kinds import hostpods
+from windlass.cli.engine import other_engines
+from windlass.cli.lib import base, exit_codes, server_target
+from windlass.cli.lib import state_dir as states
+from windlass.cli.lib.output import Output, PipeClosed, flush
+from windlass.kinds.annotations import HELD
 
 if TYPE_CHECKING:
-    from windlass.kinds import kubernetes
+    from windlass.kinds.types import core
 
 CONTEXT = "windlass"
 _POLL = 0.05
 _TEAMS = {
-    "user": "each namespace's jobs run under a user id of their own; yours in `default` as you",
-    "process": "kept apart by the API only: all jobs run as this user, on the same files",
+    "user": "isolated: jobs of each namespace run under a user id of their own",
+    "process": "isolated by the API only: all jobs run as this user, on the same files",
 }
 _LOG_LINES = 15
 _ORPHAN_SECONDS = 15.0
-_ROOM_BYTES = 32 << 20
-"""The store with what it sets aside for a full disk, certificates and first logs."""
+_REQUIRED_BYTES = 32 << 20
+"""Disk space for the store with its reserve for a full disk, certificates and first logs."""
 
 
 @base.command(
@@ -48,27 +49,39 @@ _ROOM_BYTES = 32 << 20
         "windlass up --fake-nodes 16 --gpus 8 --racks 4   # try gangs and quotas on a laptop",
     )
 )
-@click.option("-d", "--detach", is_flag=True, help="Return when it is ready; `down` stops it.")
-@click.option("--listen", default="", metavar="HOST:PORT", help="Where the API listens.")
+@click.option(
+    "-d", "--detach", is_flag=True, help="Return when it is ready; `windlass down` stops it."
+)
+@click.option("--listen", default="", metavar="HOST:PORT", help="Address of the API server.")
 @click.option(
     "--isolation",
     type=click.Choice(("auto", "user", "process")),
     default="auto",
-    help="Whether each namespace's jobs run under a user id of their own. [default: if root]",
+    help="Run each namespace's jobs under a user id of their own. [default: if root]",
 )
 @click.option(
-    "--fake-nodes", type=click.IntRange(0, 4096), default=0, help="Nodes that only pretend to run."
+    "--host-mounts",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    metavar="DIR",
+    help="A folder of this machine that jobs of teams may mount with host:. May be repeated.",
 )
-@click.option("--gpus", type=click.IntRange(0, 64), default=0, help="Of each fake node.")
-@click.option("--racks", type=click.IntRange(1, 256), default=1, help="Of the fake nodes.")
+@click.option(
+    "--fake-nodes",
+    type=click.IntRange(0, 4096),
+    default=0,
+    help="Number of simulated nodes, whose pods run nothing.",
+)
+@click.option("--gpus", type=click.IntRange(0, 64), default=0, help="GPUs of each fake node.")
+@click.option("--racks", type=click.IntRange(1, 256), default=1, help="Racks of the fake nodes.")
 @click.option(
     "--timeout", default=60.0, show_default=True, help="Seconds to wait until it is ready."
 )
 @click.option(
     "--kubectl-context/--no-kubectl-context",
     "write_context",
-    default=None,
-    help="Add the context `windlass` to kubectl's own file. [default: for ~/.windlass only]",
+    default=False,
+    help="Add the context `windlass` to the file of kubectl. [default: no]",
 )
 @base.state_option
 def up(
@@ -76,24 +89,26 @@ def up(
     detach: bool,
     listen: str,
     isolation: str,
+    host_mounts: tuple[str, ...],
     fake_nodes: int,
     gpus: int,
     racks: int,
     timeout: float,
-    write_context: bool | None,
+    write_context: bool,
     state: str,
 ) -> int:
     """Start the engine on this machine: API server, scheduler and node agent.
 
-    Jobs belong to neither: they go on when the engine stops or restarts, and it finds them again.
+    Jobs keep running when the engine stops or restarts; it finds them again.
     """
     folder = states.folder(state)
     extra = ["--isolation", isolation]
+    extra += [word for folder in host_mounts for word in ("--host-mounts", folder)]
     if fake_nodes:
         extra += ["--fake", str(fake_nodes), str(gpus), str(racks)]
     elif gpus or racks != 1:
-        raise exits.CliError(
-            "--gpus and --racks describe fake nodes.", "Add --fake-nodes N.", exits.USAGE
+        raise exit_codes.CliError(
+            "--gpus and --racks need --fake-nodes.", "Add --fake-nodes N.", exit_codes.USAGE
         )
     if folder.supervisor() is None and folder.server() is not None:
         with out.progress("Waiting for the server of an earlier engine to end"):
@@ -103,28 +118,28 @@ def up(
     _refuse_full(folder)
     supervisor = _start(folder, listen, detach, extra)
     try:
-        begun = time.monotonic()
+        started = time.monotonic()
         with out.progress("Starting the API server"):
-            _wait_for_server(folder, supervisor, begun + timeout)
+            _wait_for_server(folder, supervisor, started + timeout)
         with out.progress("Starting the node agent"):
             wanted = 1 + fake_nodes
-            ready = asyncio.run(_wait_for_nodes(folder, supervisor, begun + timeout, wanted))
-        seconds = time.monotonic() - begun
+            ready = asyncio.run(_wait_for_nodes(folder, supervisor, started + timeout, wanted))
+        seconds = time.monotonic() - started
         context = _write_context(out, folder, write_context)
         _announce(out, folder, ready, context, seconds, detach)
-        return exits.OK if detach else _stay(out, folder, supervisor)
+        return exit_codes.OK if detach else _stay(out, folder, supervisor)
     except BaseException as problem:
-        if detach and isinstance(problem, BrokenPipeError):
-            raise  # `up --detach | head -1`: it is up, and whoever reads no further knows
+        if detach and isinstance(problem, PipeClosed):
+            raise  # `up --detach | head -1`: the engine is up, and the reader closed the pipe
         _stop(supervisor)
         if isinstance(problem, KeyboardInterrupt):
             out.hint("stopped")
-            return exits.INTERRUPTED
+            return exit_codes.INTERRUPTED
         raise
 
 
 def _wait_for_orphan(folder: states.StateFolder) -> None:
-    """A supervisor that was killed takes its server with it, but that takes a moment."""
+    """Waits for the server of a killed supervisor to exit, which takes a moment."""
     deadline = time.monotonic() + _ORPHAN_SECONDS
     while folder.server() is not None and time.monotonic() < deadline:
         time.sleep(_POLL)
@@ -137,15 +152,16 @@ def _refuse_second(folder: states.StateFolder) -> None:
         return
     address = f" at {server.url}" if server else ""
     pid = running.pid if running else server.pid if server else 0
-    raise exits.CliError(
+    raise exit_codes.CliError(
         f"An engine is already running{address} (pid {pid}, state in {folder.path}).",
         "See it with `windlass status`, stop it with `windlass down`.",
-        exits.ALREADY_RUNNING,
+        exit_codes.ALREADY_RUNNING,
     )
 
 
 def _refuse_taken(listen: str) -> None:
-    """Before anything is made. What is no address, or is taken in this moment, the server tells."""
+    """Checks the address before anything is created. The server reports an invalid address, or one
+    that is taken later."""
     host, _, port = listen.rpartition(":")
     if not (host and port.isdigit()):
         return
@@ -153,7 +169,7 @@ def _refuse_taken(listen: str) -> None:
         socket.create_server((host.strip("[]"), int(port)), family=_family(host)).close()
     except (OSError, OverflowError) as problem:
         why = (isinstance(problem, OSError) and problem.strerror) or str(problem)
-        raise exits.CliError(
+        raise exit_codes.CliError(
             f"Cannot listen on {listen}: {why}.", "Choose another address with --listen HOST:PORT."
         ) from None
 
@@ -163,15 +179,16 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def _refuse_full(folder: states.StateFolder) -> None:
-    """A new engine needs some room. One that was there may start without: to delete things."""
+    """Checks the disk space for a new engine. An existing engine may start without, so that its
+    objects can be deleted."""
     if folder.path.exists():
         return
     there = next(each for each in folder.path.absolute().parents if each.exists())
     free = shutil.disk_usage(there).free
-    if free < _ROOM_BYTES:
-        raise exits.CliError(
-            f"The disk of {there} is full: {free >> 20} MiB are free, and {_ROOM_BYTES >> 20} MiB "
-            "are needed to begin.",
+    if free < _REQUIRED_BYTES:
+        raise exit_codes.CliError(
+            f"The disk of {there} is full: {free >> 20} MiB are free, {_REQUIRED_BYTES >> 20} MiB "
+            "are needed.",
             "Free some space there, or choose another place with --state DIR.",
         )
 
@@ -180,15 +197,15 @@ def _start(
     folder: states.StateFolder, listen: str, detach: bool, extra: list[str]
 ) -> subprocess.Popen[bytes]:
     try:
-        # Tokens and logs of jobs lie in it: for its owner only, from the first moment.
+        # It contains tokens and logs of jobs: only its owner may read it, from its creation on.
         folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.logs.mkdir(mode=0o700, exist_ok=True)
     except OSError as problem:
-        raise exits.CliError(
-            f"The state folder {folder.path} cannot be made: {problem.strerror}.",
+        raise exit_codes.CliError(
+            f"The state folder {folder.path} cannot be created: {problem.strerror}.",
             "Choose another one with --state DIR.",
         ) from None
-    argv = [sys.executable, "-m", "windlass.cli.supervisor", "--state", str(folder.path)]
+    argv = [sys.executable, "-m", "windlass.cli.engine.supervisor", "--state", str(folder.path)]
     argv += ["--listen", listen] if listen else []
     argv += [*extra] if detach else [*extra, "--with-parent"]
     with (folder.logs / "supervisor.log").open("ab") as log:
@@ -213,15 +230,15 @@ def _wait_for_server(
 async def _wait_for_nodes(
     folder: states.StateFolder, supervisor: subprocess.Popen[bytes], deadline: float, wanted: int
 ) -> dict[str, dict[str, str]]:
-    """The ready nodes, as soon as there are enough; each with what it holds its pods to."""
-    from windlass.kinds import kubernetes
+    """The ready nodes, once there are enough, each with the limits that its agent enforces."""
+    from windlass.kinds.types import core
     from windlass.store import connect, errors
 
     store = connect.open_store(str(folder.kubeconfig))
     try:
         while True:
             try:
-                found = (await store.list(kubernetes.Node)).items
+                found = (await store.list(core.Node)).items
             except errors.Unavailable:
                 found = []
             ready = [node for node in found if node.is_ready]
@@ -233,55 +250,56 @@ async def _wait_for_nodes(
         await store.close()
 
 
-def _held(node: kubernetes.Node) -> dict[str, str]:
-    """What the node's agent says that it holds pods to; nothing for a node that is not there."""
+def _held(node: core.Node) -> dict[str, str]:
+    """The limits that the agent of the node enforces; empty for a simulated node."""
     if (node.metadata.labels or {}).get("windlass.dev/fake"):
         return {}
-    told = (node.metadata.annotations or {}).get(hostpods.HELD, "{}")
-    return {str(key): str(value) for key, value in json.loads(told).items()}
+    enforced = (node.metadata.annotations or {}).get(HELD, "{}")
+    return {str(key): str(value) for key, value in json.loads(enforced).items()}
 
 
 def _check_alive(
     folder: states.StateFolder, supervisor: subprocess.Popen[bytes], child: str, deadline: float
 ) -> None:
-    """Raises when what is waited for cannot come any more."""
+    """Raises if the engine cannot become ready any more."""
     ended = supervisor.poll()
-    if ended == exits.ALREADY_RUNNING:
+    if ended == exit_codes.ALREADY_RUNNING:
         _refuse_second(folder)
-        raise exits.CliError(
-            f"Another `windlass up` is just starting on {folder.path}.",
+        raise exit_codes.CliError(
+            f"Another `windlass up` is starting on {folder.path}.",
             "See it with `windlass status`.",
-            exits.ALREADY_RUNNING,
+            exit_codes.ALREADY_RUNNING,
         )
     log = folder.logs / f"{child if ended is None else 'supervisor'}.log"
     facts = folder.children().get(child)
     if ended is not None:
-        raise exits.CliError(f"The engine ended with code {ended}.", _tail(log))
+        raise exit_codes.CliError(f"The engine exited with code {ended}.", _tail(log))
     if facts is not None and facts.restarts >= 3:
         if complaint := _complaint(log):
             message, _, remedy = complaint.partition("; ")
-            raise exits.CliError(exits.sentence(message), exits.sentence(remedy))
-        raise exits.CliError(
-            f"The {child} does not start: it ended {facts.restarts} times, "
+            raise exit_codes.CliError(exit_codes.sentence(message), exit_codes.sentence(remedy))
+        raise exit_codes.CliError(
+            f"The {child} does not start: it exited {facts.restarts} times, "
             f"last with code {facts.last_exit}.",
             _tail(log),
         )
     if time.monotonic() > deadline:
-        raise exits.CliError(
+        raise exit_codes.CliError(
             f"The {child} was not ready in time.",
-            f"Allow more with --timeout.\n{_tail(log)}",
-            exits.TIMED_OUT,
+            f"Use a longer --timeout.\n{_tail(log)}",
+            exit_codes.TIMED_OUT,
         )
 
 
 def _write_context(
-    out: Output, folder: states.StateFolder, wanted: bool | None
+    out: Output, folder: states.StateFolder, wanted: bool
 ) -> tuple[Path, str] | None:
-    """Adds our context to the file kubectl reads; another state folder's only on demand."""
-    if not (folder.is_default if wanted is None else wanted):
+    """Adds the context `windlass` to kubectl's config, on request: otherwise the engine has only a
+    file of its own."""
+    if not wanted:
         return None
     from windlass.store import errors
-    from windlass.store.kubernetes import kubeconfig
+    from windlass.store.kubernetes.config import kubeconfig
 
     named = kubeconfig.split_list(os.environ.get("KUBECONFIG", ""))
     path = named[0] if named else Path.home() / ".kube" / "config"
@@ -296,7 +314,7 @@ def _write_context(
 def _copy_context(source: Path, path: Path) -> None:
     import yaml
 
-    from windlass.store.kubernetes import kubeconfig
+    from windlass.store.kubernetes.config import kubeconfig
 
     content = yaml.safe_load(source.read_text())
     kubeconfig.merge_context(
@@ -315,20 +333,28 @@ def _announce(
     server = folder.server()
     url = server.url if server else ""
     flag = f"--context {CONTEXT}" if context else f"--kubeconfig {folder.kubeconfig}"
-    option = "" if folder.is_default else f" --state {folder.path}"
+    option = server_target.option_for(folder)
     out.say(f"Windlass is up at {url} (ready in {seconds:.1f} s).")
-    real = [name for name, held in ready.items() if held]
-    more = f" and {len(ready) - len(real)} that pretend" if len(ready) > len(real) else ""
+    real = [name for name, enforced in ready.items() if enforced]
+    more = f" and {len(ready) - len(real)} simulated" if len(ready) > len(real) else ""
     out.say(f"  node     {', '.join(real)}{more}")
-    for held in (ready[name] for name in real):
-        out.say(f"  limits   {held.get('limits', '')}")
-        out.say(f"  teams    {_TEAMS[held.get('isolation', 'process')]}")
+    for enforced in (ready[name] for name in real):
+        out.say(f"  limits   {enforced.get('limits', '')}")
+        out.say(f"  teams    {_TEAMS[enforced.get('isolation', 'process')]}")
     out.say(f"  state    {folder.path} (logs in {folder.logs})")
     out.say(f"  kubectl  kubectl {flag} get runs")
     if context:
         out.say(f"           (context {CONTEXT} written to {context[0]})")
+    if option and (other := server_target.used_by_default()):
+        out.say(f"  target   commands use {other}, not this engine")
+        out.say(f"           for this engine: export WINDLASS_STATE={folder.path}")
+    else:
+        out.say("  target   commands in this shell use this engine")
+    if others := other_engines.states(folder.path):
+        out.warn(other_engines.warning(others))
     out.hint(f"Try: windlass run{option} -- echo hello")
-    out.hint(f"Stop: windlass down{option}" if detach else "Stop: Ctrl-C")
+    down = "" if folder.is_default else f" --state {folder.path}"
+    out.hint(f"Stop: windlass down{down}" if detach else "Stop: Ctrl-C")
     data = {
         "url": url,
         "pid": server.pid if server else 0,
@@ -336,24 +362,25 @@ def _announce(
         "kubeconfig": str(folder.kubeconfig),
         "context": context[1] if context else None,
         "nodes": list(ready),
-        "held": {name: held for name, held in ready.items() if held},
+        "otherEngines": [str(each) for each in others],
+        "held": {name: enforced for name, enforced in ready.items() if enforced},
     }
     out.result(data, names=[url])
-    sys.stdout.flush()
+    flush()
 
 
 def _stay(out: Output, folder: states.StateFolder, supervisor: subprocess.Popen[bytes]) -> int:
-    """Until Ctrl-C or SIGTERM; tells meanwhile when a part of the engine was restarted."""
+    """Waits until Ctrl-C or SIGTERM, and reports restarts of the engine's processes."""
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
-    told: dict[str, int] = {}
+    reported: dict[str, int] = {}
     while supervisor.poll() is None:
         for name, child in folder.children().items():
-            if child.restarts > told.get(name, 0):
-                told[name] = child.restarts
+            if child.restarts > reported.get(name, 0):
+                reported[name] = child.restarts
                 log = folder.logs / f"{name}.log"
                 out.warn(
-                    f"The {name} ended with code {child.last_exit} and is restarted; see {log}."
+                    f"The {name} exited with code {child.last_exit} and is restarting; see {log}."
                 )
         try:
             supervisor.wait(timeout=1.0)
@@ -361,9 +388,9 @@ def _stay(out: Output, folder: states.StateFolder, supervisor: subprocess.Popen[
             continue
     if supervisor.returncode == 0:
         out.hint("stopped by `windlass down`")
-        return exits.OK
-    raise exits.CliError(
-        f"The engine ended with code {supervisor.returncode}.",
+        return exit_codes.OK
+    raise exit_codes.CliError(
+        f"The engine exited with code {supervisor.returncode}.",
         _tail(folder.logs / "supervisor.log"),
     )
 
@@ -373,7 +400,7 @@ def _interrupt(_number: int, _frame: object) -> None:
 
 
 def _stop(supervisor: subprocess.Popen[bytes]) -> None:
-    """Ends what this command started; a second Ctrl-C does not cut it short."""
+    """Stops the processes of this command; a second Ctrl-C does not interrupt it."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         if supervisor.poll() is None:
@@ -384,7 +411,7 @@ def _stop(supervisor: subprocess.Popen[bytes]) -> None:
 
 
 def _complaint(log: Path) -> str:
-    """In what words the server refused to start, if it did; it said so each time anew."""
+    """The message with which the server refused to start, if it did; the last of all attempts."""
     from windlass.server import main
 
     lines = _last_lines(log)
@@ -394,9 +421,9 @@ def _complaint(log: Path) -> str:
 
 
 def _tail(log: Path) -> str:
-    """The end of a log, for a message."""
+    """The last lines of a log, for an error message."""
     lines = _last_lines(log)
-    return "\n".join([f"The end of {log}:", *(f"  {line}" for line in lines)]) if lines else ""
+    return "\n".join([f"Last lines of {log}:", *(f"  {line}" for line in lines)]) if lines else ""
 
 
 def _last_lines(log: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""`windlass cron`: runs by the clock."""
+"""`windlass cron`: runs on a schedule."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from typing import Any
 
 import click
 
-from windlass.cli import base, client, exits, jobs
-from windlass.cli.output import Output
-from windlass.kinds import ages, cronrun, times, wire
-from windlass.kinds import run as kind
+from windlass.cli.lib import base, client_session, job_options
+from windlass.cli.lib.flags import field_flags
+from windlass.cli.lib.output import Output
+from windlass.kinds import codec
+from windlass.kinds.types import cronrun
+from windlass.kinds.types import run as kind
+from windlass.kinds.values import ages, times
 
 _name = click.argument("name", metavar="NAME")
 
 
 @click.group(name="cron", cls=base.Group)
 def cron() -> None:
-    """Start runs by the clock."""
+    """Start runs on a schedule (CronRun)."""
 
 
 @base.command(
@@ -26,18 +29,20 @@ def cron() -> None:
     ),
     context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False},
 )
-@jobs.options
+@job_options.options
 @click.option("--schedule", required=True, help="As in cron: '0 3 * * 1-5', or @daily.")
-@click.option("--zone", default="", help="Where the clock hangs: Europe/Berlin. [default: UTC]")
+@click.option("--zone", default="", help="Time zone of the schedule: Europe/Berlin. [default: UTC]")
 @click.option("--concurrency", type=click.Choice(("Allow", "Forbid", "Replace")), default="Allow",
-              help="If the last one still runs. [default: Allow]")  # fmt: skip
-@click.option("--deadline", default="", metavar="TIME", help="Skip a start missed by more.")
-@click.option("--history", type=click.IntRange(0, 1000), help="Runs that succeeded to keep.")
-@click.option("--held", is_flag=True, help="Make it, but start nothing yet.")
+              help="What to do if the last run still runs. [default: Allow]")  # fmt: skip
+@click.option(
+    "--deadline", default="", metavar="TIME", help="Skip a start that is late by more than this."
+)
+@click.option("--history", type=click.IntRange(0, 1000), help="Number of succeeded runs to keep.")
+@click.option("--held", is_flag=True, help="Create it suspended.")
 @base.making_target_options
 def create(
     out: Output,
-    job: jobs.Job,
+    job: job_options.Job,
     schedule: str,
     zone: str,
     concurrency: str,
@@ -46,19 +51,21 @@ def create(
     held: bool,
     target: base.Target,
 ) -> None:
-    """Make a CronRun that starts COMMAND by the clock. -n names it."""
-    from windlass.kinds import validation
+    """Create a CronRun that starts COMMAND on a schedule. -n names it."""
+    from windlass.kinds import validate
 
-    made = jobs.wanted(job)
+    made = job_options.wanted(job)
 
-    async def work(session: client.Session) -> dict[str, Any]:
+    async def work(session: client_session.Session) -> dict[str, Any]:
         made["metadata"]["namespace"] = session.namespace
         if job.workdir:
-            from windlass.cli import following
+            from windlass.cli.lib import follow
 
-            digest = await following.upload(out, session, job, made)
+            digest = await follow.upload(out, session, job, made)
             made["spec"]["code"] = {"digest": digest}
-        name = job.words.get("name") or made["metadata"]["name"]
+        metadata = made["metadata"]
+        name = job.options.get("name") or metadata.get("name")
+        name = name or str(metadata["generateName"]).rstrip("-.")
         spec: dict[str, Any] = {
             "schedule": schedule,
             "concurrencyPolicy": concurrency,
@@ -74,14 +81,14 @@ def create(
             "metadata": {"name": name, "namespace": session.namespace},
             "spec": spec,
         }
-        defaulted = validation.defaulted(cronrun.CronRun, value)
-        if faults := validation.validate(cronrun.CronRun, defaulted):
-            listed = "\n".join(str(fault) for fault in faults)
-            raise exits.CliError("The schedule cannot be made like this.", listed, exits.INVALID)
-        stored = await session.store.create(wire.from_dict(cronrun.CronRun, value))
-        return wire.to_dict(stored)
+        defaulted = validate.defaulted(cronrun.CronRun, value)
+        field_flags.checked(
+            validate.validate(cronrun.CronRun, defaulted), "The CronRun is not valid."
+        )
+        stored = await session.store.create(codec.from_dict(cronrun.CronRun, value))
+        return codec.to_dict(stored)
 
-    stored = client.call(target, work)
+    stored = client_session.call(target, work)
     name = stored["metadata"]["name"]
     out.say(f"cronrun/{name} created")
     out.hint(f"  start one now  windlass cron run-now {name}")
@@ -92,13 +99,13 @@ def create(
 @click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
 @base.target_options
 def list_crons(out: Output, all_namespaces: bool, target: base.Target) -> None:
-    """List CronRuns with their last and active runs."""
+    """List CronRuns with their last start, their next start and their active runs."""
 
-    async def work(session: client.Session) -> list[cronrun.CronRun]:
+    async def work(session: client_session.Session) -> list[cronrun.CronRun]:
         place = "" if all_namespaces else session.namespace
         return (await session.store.list(cronrun.CronRun, place)).items
 
-    found = client.call(target, work)
+    found = client_session.call(target, work)
     rows = []
     for each in found:
         last = each.status.last_schedule_time
@@ -106,64 +113,75 @@ def list_crons(out: Output, all_namespaces: bool, target: base.Target) -> None:
         first = [each.namespace] if all_namespaces else []
         rows.append(
             [*first, each.name, each.spec.schedule, each.spec.time_zone,
-             "held" if each.spec.suspend else "on",
-             ages.told(last, times.now()) + " ago" if last else "never", active]
+             "suspended" if each.spec.suspend else "active",
+             ages.age(last, times.now()) + " ago" if last else "never", _next(each), active]
         )  # fmt: skip
-    out.result([wire.to_dict(each) for each in found], names=[each.name for each in found])
-    header = ["NAME", "SCHEDULE", "ZONE", "STATE", "LAST", "ACTIVE"]
+    out.result([codec.to_dict(each) for each in found], names=[each.name for each in found])
+    header = ["NAME", "SCHEDULE", "ZONE", "STATE", "LAST", "NEXT", "ACTIVE"]
     if found:
         out.table([*(["NAMESPACE"] if all_namespaces else []), *header], rows)
     else:
-        out.hint("No cronruns. Make one: windlass cron create --help")
+        out.hint("No CronRuns. Create one: windlass cron create --help")
 
 
 @base.command(examples=("windlass cron get nightly",))
 @_name
 @base.target_options
 def get(out: Output, name: str, target: base.Target) -> None:
-    """Show one CronRun and the runs it made."""
+    """Show one CronRun and its runs."""
 
-    async def work(session: client.Session) -> tuple[cronrun.CronRun, list[kind.Run]]:
+    async def work(session: client_session.Session) -> tuple[cronrun.CronRun, list[kind.Run]]:
         found = await session.store.get(cronrun.CronRun, name, session.namespace)
         made = await session.store.list(
             kind.Run, session.namespace, label_selector=f"{cronrun.LABEL_CRONRUN}={name}"
         )
         return found, made.items
 
-    found, made = client.call(target, work)
+    found, made = client_session.call(target, work)
     out.result(
-        {"cronrun": wire.to_dict(found), "runs": [wire.to_dict(each) for each in made]},
+        {"cronrun": codec.to_dict(found), "runs": [codec.to_dict(each) for each in made]},
         names=[each.name for each in made],
     )
     spec = found.spec
     out.say(f"cronrun/{name}: {spec.schedule} ({spec.time_zone}), {spec.concurrency_policy}")
-    out.say("  held: starts nothing" if spec.suspend else "  on")
+    following = found.status.next_schedule_time
+    at = f", next start {following} ({_next(found)})" if following else ""
+    out.say("  suspended" if spec.suspend else f"  active{at}")
     out.table(
         ["RUN", "PHASE", "AGE"],
         [
             [
                 each.name,
                 each.status.phase,
-                ages.told(each.metadata.creation_timestamp or "", times.now()),
+                ages.age(each.metadata.creation_timestamp or "", times.now()),
             ]
             for each in sorted(made, key=lambda each: each.metadata.creation_timestamp or "")
         ],
     )
 
 
-def _switch(word: str, value: bool, told: str, text: str) -> click.Command:
+def _next(of: cronrun.CronRun) -> str:
+    """`in 6h31m`, of the next start on the schedule."""
+    at = of.status.next_schedule_time
+    if not at or of.spec.suspend:
+        return "-"
+    ahead = (times.parse(at) - times.now()).total_seconds()
+    return f"in {ages.duration(round(ahead))}" if ahead >= 1 else "now"
+
+
+def _switch(word: str, value: bool, outcome: str, text: str) -> click.Command:
     @base.command(examples=(f"windlass cron {word} nightly",), name=word, help=text)
     @_name
     @base.target_options
     def switch(out: Output, name: str, target: base.Target) -> None:
         patch = {"spec": {"suspend": value}}
-        client.call(
+        client_session.call(
             target,
             lambda session: session.store.patch(
                 cronrun.CronRun, name, session.namespace, patch=patch
             ),
         )
-        out.say(f"cronrun/{name} {told}")
+        out.say(f"cronrun/{name} {outcome}")
         out.result({"changed": [name]}, names=[f"cronrun/{name}"])
 
     return switch
@@ -173,8 +191,8 @@ def _switch(word: str, value: bool, told: str, text: str) -> click.Command:
 @_name
 @base.target_options
 def delete(out: Output, name: str, target: base.Target) -> None:
-    """Delete a CronRun and the runs it made."""
-    client.call(
+    """Delete a CronRun and its runs."""
+    client_session.call(
         target, lambda session: session.store.delete(cronrun.CronRun, name, session.namespace)
     )
     out.say(f"cronrun/{name} deleted")
@@ -185,31 +203,33 @@ def delete(out: Output, name: str, target: base.Target) -> None:
 @_name
 @base.target_options
 def run_now(out: Output, name: str, target: base.Target) -> None:
-    """Start one of its runs now, whatever the clock says."""
+    """Start a run of the CronRun now."""
 
-    async def work(session: client.Session) -> kind.Run:
-        from windlass.kinds.meta import ObjectMeta
-        from windlass.sdk import runs
+    async def work(session: client_session.Session) -> kind.Run:
+        from windlass.kinds.types.meta import ObjectMeta
+        from windlass.sdk import run_builder, submission
 
         found = await session.store.get(cronrun.CronRun, name, session.namespace)
         template = found.spec.template
         labels = dict((template.metadata.labels if template.metadata else None) or {})
         labels[cronrun.LABEL_CRONRUN] = name
         metadata = ObjectMeta(
-            name=runs.name_for([name]), namespace=session.namespace, labels=labels
+            name=run_builder.name_for([name]), namespace=session.namespace, labels=labels
         )
-        return await session.store.create(kind.Run(metadata=metadata, spec=template.spec))
+        return await submission.create_run(
+            session.store, kind.Run(metadata=metadata, spec=template.spec)
+        )
 
-    made = client.call(target, work)
+    made = client_session.call(target, work)
     out.say(f"run/{made.name} submitted")
     out.hint(f"  follow  windlass attach {made.name}{target.flags}")
-    out.result(wire.to_dict(made), names=[f"run/{made.name}"])
+    out.result(codec.to_dict(made), names=[f"run/{made.name}"])
 
 
 cron.add_command(create, "create")
 cron.add_command(list_crons, "list")
 cron.add_command(get, "get")
-cron.add_command(_switch("suspend", True, "is held", "Start nothing until `resume`."))
-cron.add_command(_switch("resume", False, "is on", "Let the clock start runs again."))
+cron.add_command(_switch("suspend", True, "is suspended", "Start no runs until `resume`."))
+cron.add_command(_switch("resume", False, "is active", "Start runs on schedule again."))
 cron.add_command(delete, "delete")
 cron.add_command(run_now, "run-now")

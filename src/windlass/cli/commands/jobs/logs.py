@@ -1,30 +1,17 @@
-"""`windlass logs`: what a run, or a single pod, has printed."""
+"""`windlass logs`: the output of a run, or of a single pod."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Callable
 from typing import Any, Literal
 
 import click
 
-from windlass.cli import base, client, exits, words
-from windlass.cli.output import Output, flush
-from windlass.kinds import kubernetes, run
+from windlass.cli.lib import base, client_session, exit_codes, kind_names, log_output
+from windlass.cli.lib.output import Output, flush
+from windlass.kinds.types import core, run
 from windlass.sdk import logs as run_logs
 from windlass.store import errors
-
-_COLOURS = (
-    "cyan",
-    "yellow",
-    "green",
-    "magenta",
-    "blue",
-    "bright_red",
-    "bright_cyan",
-    "bright_green",
-)
 
 
 class _Attempt(click.ParamType[Any]):
@@ -47,14 +34,14 @@ class _Attempt(click.ParamType[Any]):
         "windlass logs train --tail 100 --json | jq -r .text",
     )
 )
-@click.argument("name", metavar="RUN|POD", shell_complete=words.complete_names)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends, or Ctrl-C.")
-@click.option("--tail", type=click.IntRange(min=0), help="Only the last so many lines of each.")
-@click.option("--role", default="", help="Only members of this role.")
-@click.option("--rank", type=click.IntRange(min=0), help="Only the member with this index.")
-@click.option("--since", default="", metavar="TIME", help="Only what is younger: 5m, 2h.")
+@click.argument("name", metavar="RUN|POD", shell_complete=kind_names.complete_names)
+@click.option("-f", "--follow", is_flag=True, help="Print new lines until the run ends, or Ctrl-C.")
+@click.option("--tail", type=click.IntRange(min=0), help="Only the last N lines of each replica.")
+@click.option("--role", default="", help="Only replicas of this role.")
+@click.option("--rank", type=click.IntRange(min=0), help="Only the replica with this index.")
+@click.option("--since", default="", metavar="TIME", help="Only lines since then: 5m, 2h.")
 @click.option(
-    "--attempt", type=_Attempt(), help="Of this attempt, or of `all`. [default: the last]"
+    "--attempt", type=_Attempt(), help="Lines of this attempt, or of `all`. [default: the last]"
 )
 @base.target_options
 def logs(
@@ -68,91 +55,46 @@ def logs(
     attempt: int | Literal["all"] | None,
     target: base.Target,
 ) -> None:
-    """Show what a RUN has printed; with several members each line says whose it is.
+    """Show the output of a RUN; with several replicas each line begins with its replica.
 
-    Members that were stopped, and earlier attempts, are shown as long as the run is there.
-    Following works before the first member exists and over restarts of the run.
+    Logs of stopped replicas and of earlier attempts are kept as long as the run exists.
+    --follow works before the first replica exists and across restarts of the run.
     """
 
-    seconds = words.seconds("--since", since) if since else None
+    seconds = kind_names.seconds("--since", since) if since else None
 
-    async def work(session: client.Session) -> None:
+    async def work(session: client_session.Session) -> None:
         choice = run_logs.Choice(name, session.namespace, role, rank, attempt, tail, seconds)
         try:
             found = await session.store.get(run.Run, name, session.namespace)
         except errors.NotFound as missing:
             await _pod(out, session, name, follow, tail, missing)
             return
-        sink = printer(out, found, attempts=attempt == "all")
+        sink = log_output.printer(out, found, attempts=attempt == "all")
         if follow and not found.finished:
-            await run_logs.follow(session.store, choice, sink, Narrator(out, name), out.warn)
+            narrator = log_output.Narrator(out, name)
+            await run_logs.follow(session.store, choice, sink, narrator, out.warn)
         elif not await run_logs.read(session.store, choice, sink):
             _explain_silence(out, found)
 
-    client.call(target, work)
-
-
-def printer(out: Output, of: run.Run, *, attempts: bool = False) -> Callable[[run_logs.Line], None]:
-    """Prints lines; says whose each is when the run has several members, or `attempts`."""
-    several = attempts or sum(role.replicas for role in of.spec.roles) > 1
-    width = max(len(f"{role.name}/{role.replicas - 1}") for role in of.spec.roles)
-    colours: dict[str, str] = {}
-
-    def show(line: run_logs.Line) -> None:
-        member = f"{line.role}/{line.index}"
-        if several:
-            colour = colours.setdefault(member, _COLOURS[len(colours) % len(_COLOURS)])
-            which = f"#{line.attempt} " if attempts else ""
-            head = out.style(f"{which}{member:{width}} |", sys.stdout, fg=colour)
-        if out.mode == "json":
-            data = {"type": "log", "role": line.role, "index": line.index, "text": line.text}
-            out.item(data | {"attempt": line.attempt})
-        else:
-            out.raw(f"{head} {line.text}" if several else line.text)
-        flush()
-
-    return show
-
-
-class Narrator:
-    """Tells people on stderr what a run is doing, once per change."""
-
-    def __init__(self, out: Output, name: str) -> None:
-        self._out = out
-        self._name = name
-        self._told = ""
-
-    def __call__(self, current: run.Run) -> None:
-        status = current.status
-        if status.phase in ("", "Queued") and not status.reason:
-            return  # not judged yet
-        told = f"run/{self._name} {status.phase}"
-        told += f": {status.reason}" if status.reason else ""
-        told += f" ({status.message})" if status.message else ""
-        if told != self._told:
-            self._told = told
-            self._out.hint(told)
-            if self._out.mode == "json":
-                data = {"phase": status.phase, "reason": status.reason, "message": status.message}
-                self._out.item({"type": "state", "run": self._name, **data})
-            flush()
+    client_session.call(target, work)
 
 
 async def _pod(
     out: Output,
-    session: client.Session,
+    session: client_session.Session,
     name: str,
     follow: bool,
     tail: int | None,
     missing: errors.NotFound,
 ) -> None:
     try:
-        pod = await session.store.get(kubernetes.Pod, name, session.namespace)
+        pod = await session.store.get(core.Pod, name, session.namespace)
     except errors.NotFound:
-        raise exits.CliError(
+        raise exit_codes.CliError(
             f"There is no run and no pod {name!r} in namespace {session.namespace}.",
-            "See what there is: windlass get runs -A",
-            exits.NOT_FOUND,
+            "List runs: windlass get runs -A",
+            exit_codes.NOT_FOUND,
         ) from missing
     rest = b""
     stream = session.store.logs(name, pod.namespace, follow=follow, tail_lines=tail)
@@ -175,10 +117,10 @@ def _pod_line(out: Output, pod: str, line: bytes) -> None:
 
 
 def _explain_silence(out: Output, of: run.Run) -> None:
-    """Nothing printed may mean three things; say which."""
+    """Prints why there is no output: the run waits, has printed nothing, or its log is gone."""
     status = of.status
     if of.finished:
-        out.hint(f"run/{of.name} is {status.phase}; nothing that it printed is there.")
+        out.hint(f"run/{of.name} is {status.phase}; it has no output.")
     else:
         why = f": {status.message or status.reason}" if status.message or status.reason else ""
         out.hint(f"run/{of.name} is {status.phase}{why}. It has not printed anything yet.")

@@ -1,4 +1,4 @@
-"""`windlass ps`: the runs that matter now: running, the first that wait, the last that ended."""
+"""`windlass ps`: running runs, the first that wait, the last that ended."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from windlass.cli import base, client, live
-from windlass.cli.output import Output
-from windlass.kinds import ages, times
+from windlass.cli.lib import base, client_session, exit_codes, live
+from windlass.cli.lib.output import Output
+from windlass.kinds.values import ages, times
 
 _COLOURS = {
     "Running": "green", "Starting": "cyan", "Queued": "yellow", "Stopping": "yellow",
@@ -26,18 +26,24 @@ _LONGEST = 100
         "windlass ps -w",
         "windlass ps --json | jq '.items[] | select(.phase == \"Queued\") | .expectedStart'",
         "windlass ps -q | xargs windlass wait",
+        "windlass ps --pods             # pods of other controllers that Windlass places",
     )
 )
-@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces you may see.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Runs of all namespaces you may see.")
 @click.option("-w", "--watch", is_flag=True, help="Refresh in place until Ctrl-C.")
 @click.option(
     "--interval", type=click.FloatRange(min=0.2), default=2.0, help="Seconds. [default: 2]"
 )
-@click.option("--limit", type=click.IntRange(0, 1000), help="So many that wait. [default: 50]")
-@click.option("--finished", type=click.IntRange(0, 1000), help="So many that ended. [default: 10]")
-@click.option("--mine", is_flag=True, help="Only your own.")
-@click.option("--user", default="", help="Only of this user.")
-@click.option("--queue", default="", help="Only those that name this queue.")
+@click.option(
+    "--limit", type=click.IntRange(0, 1000), help="Show at most N waiting runs. [default: 50]"
+)
+@click.option(
+    "--finished", type=click.IntRange(0, 1000), help="Show at most N ended runs. [default: 10]"
+)
+@click.option("--mine", is_flag=True, help="Only your own runs.")
+@click.option("--user", default="", help="Only runs of this user.")
+@click.option("--queue", default="", help="Only runs in this queue.")
+@click.option("--pods", is_flag=True, help="External pods instead of runs.")
 @base.target_options
 def ps(
     out: Output,
@@ -49,43 +55,56 @@ def ps(
     mine: bool,
     user: str,
     queue: str,
+    pods: bool,
     target: base.Target,
 ) -> None:
-    """Show runs: those that run, then the first that wait with their place and start, then ended.
+    """List running runs, then waiting runs with their position and expected start, then ended runs.
 
-    Why one of them waits: windlass why RUN.
+    `windlass why RUN` explains why a run waits. --pods lists the pods with schedulerName: windlass
+    that other controllers created; `windlass why pod/NAME` explains why one waits.
     """
+    if pods:
+        refused = {"--finished": finished is not None, "--mine": mine, "--user": bool(user)}
+        for option in (name for name, given in refused.items() if given):
+            raise exit_codes.CliError(
+                f"{option} is about runs; --pods lists pods of other controllers.",
+                f"Leave out {option} or --pods.",
+                exit_codes.USAGE,
+            )
 
-    async def work(session: client.Session) -> None:
-        who = await me(session) if mine else user
+    async def work(session: client_session.Session) -> None:
+        owner = await me(session) if mine else user
         query = [
             ("limit", "" if limit is None else str(limit)),
             ("finished", "" if finished is None else str(finished)),
-            ("user", who),
+            ("user", owner),
             ("queue", queue),
         ]
         place = "" if all_namespaces else f"/namespaces/{session.namespace}"
-        screen = live.Screen(out)
+        screen, shown = live.Screen(out), pod_lines if pods else lines
         while True:
-            page = await session.read(f"{client.PLATFORM}{place}/ps", query)
+            if pods:
+                path = f"{client_session.PLATFORM}{place}/externalpods"
+                page = await session.read(path, [(key, value) for key, value in query if value])
+            else:
+                page = await session.read(f"{client_session.PLATFORM}{place}/ps", query)
             if watch:
                 out.item(page)
-                screen.show(lines(out, page, all_namespaces))
+                screen.show(shown(out, page, all_namespaces))
                 await asyncio.sleep(interval)
                 continue
-            names = [f"run/{row['name']}" for row in page["items"]]
-            out.result(page, names=[name.partition("/")[2] for name in names])
-            for line in lines(out, page, all_namespaces):
+            out.result(page, names=[f"{'pod/' if pods else ''}{r['name']}" for r in page["items"]])
+            for line in shown(out, page, all_namespaces):
                 out.say(line)
-            if not page["items"]:
+            if not page["items"] and not pods:
                 out.hint("Start one: windlass run --workdir . -- python train.py")
             return
 
-    client.call(target, work)
+    client_session.call(target, work)
 
 
-async def me(session: client.Session) -> str:
-    """Whom the server takes us for."""
+async def me(session: client_session.Session) -> str:
+    """The user name that the server derives from our credentials."""
     path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
     kind = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     answer = await session.ask("POST", path, kind)
@@ -117,21 +136,48 @@ def lines(out: Output, page: dict[str, Any], everywhere: bool) -> list[str]:
             painted.append(line)
     shown = sum(item["phase"] == "Queued" for item in page["items"])
     if page["waiting"] > shown:
-        painted.append(f"... and {page['waiting'] - shown} more wait (--limit shows them)")
+        painted.append(f"... and {page['waiting'] - shown} more waiting (use --limit to show them)")
     return painted
 
 
+def pod_lines(out: Output, page: dict[str, Any], everywhere: bool) -> list[str]:
+    """External pods as a table: those that are placed, then those that wait."""
+    if not page["items"]:
+        return ["No external pods: no pod has schedulerName: windlass."]
+    now = times.now()
+    header = [*(["NAMESPACE"] if everywhere else []), "NAME", "PHASE", "FOR", "STATE", "QUEUE",
+              "GANG"]  # fmt: skip
+    rows = []
+    for item in page["items"]:
+        waits = item["phase"] in ("Queued", "Gated")
+        state = item["message"] or item["reason"] if waits else f"on {item['node']}"
+        first = [item["namespace"]] if everywhere else []
+        rows.append(
+            [*first, item["name"], item["phase"], _age(item["since"], now), state, item["queue"],
+             item["gang"] or "-"]
+        )  # fmt: skip
+    found = list(out.table_lines(header, rows))
+    more = page["placed"] + page["waiting"] - len(page["items"])
+    return [*found, f"... and {more} more (use --limit to show them)"] if more else found
+
+
 def _age(since: str | None, now: datetime.datetime) -> str:
-    return ages.told(since, now) if since else "-"
+    return ages.age(since, now) if since else "-"
 
 
 def _size(item: dict[str, Any]) -> str:
+    """`4x`; of an elastic run its range, `1..4`, and while it is active its present replicas before
+    it, `2/1..4`."""
     devices = [f"{count:g} {kind}" for kind, count in item["devices"].items()]
-    return " ".join([f"{item['members']}x", *devices])
+    most, least = item["replicas"], item["minReplicas"]
+    size = f"{most}x" if least == most else f"{least}..{most}"
+    if item["members"] and (least != most or item["members"] != most):
+        size = f"{item['members']}/{size}"
+    return " ".join([size, *devices])
 
 
 def _state(item: dict[str, Any], now: datetime.datetime) -> str:
-    """The one thing worth knowing of it, in few words."""
+    """The STATE column: start or end, attempt and node, or the reason."""
     phase = item["phase"]
     if phase == "Queued":
         place = f"{item['position']}/{item['of']} " if "position" in item else ""
@@ -142,7 +188,7 @@ def _state(item: dict[str, Any], now: datetime.datetime) -> str:
     if phase == "Running":
         done = f"{item['progress']:.0%} " if "progress" in item else ""
         end = f"ends ~{_clock(item['expectedEnd'], now)} " if "expectedEnd" in item else ""
-        attempt = f"attempt {item['attempt'] + 1} " if item["attempt"] else ""
+        attempt = f"attempt {item['attempt']} " if item["attempt"] else ""
         nodes = item.get("nodes", [])
         where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes" if nodes else ""
         return (
@@ -154,7 +200,7 @@ def _state(item: dict[str, Any], now: datetime.datetime) -> str:
 
 
 def _short(text: str) -> str:
-    """Some messages are what a tool printed, pages long: `why` tells all of it."""
+    """The first line. Some messages are the output of a tool, pages long; `why` prints them all."""
     line = text.partition("\n")[0]
     return line if len(line) <= _LONGEST and line == text else f"{line[:_LONGEST].rstrip()} ..."
 

@@ -1,4 +1,4 @@
-"""`windlass top`: how full nodes are and what runs use, as bars."""
+"""`windlass top`: allocation and usage of nodes and runs, as bars."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import Any
 
 import click
 
-from windlass.cli import base, client, live
-from windlass.cli.output import Output, terminal_width
-from windlass.kinds import kubernetes, quantity
-from windlass.kinds import run as run_kind
+from windlass.cli.lib import base, client_session, live
+from windlass.cli.lib.output import Output, terminal_width
+from windlass.kinds.types import core
+from windlass.kinds.types import run as run_kind
+from windlass.kinds.values import quantity
 from windlass.store import errors
 
 _PLATFORM = "/apis/platform.windlass.dev/v1alpha1"
 _MAIN = ("cpu", "memory")
+_LEAST_BAR, _RUN_BAR = 6, 10
+"""Characters of the shortest bar of a node, and of the bars of runs."""
 
 
 @base.command(examples=("windlass top nodes", "windlass top runs -A", "windlass top nodes -w"))
@@ -22,7 +25,10 @@ _MAIN = ("cpu", "memory")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Runs of all namespaces.")
 @click.option("-w", "--watch", is_flag=True, help="Refresh in place until Ctrl-C.")
 @click.option(
-    "--interval", type=click.FloatRange(min=0.5), default=2.0, help="Seconds. [default: 2]"
+    "--interval",
+    type=click.FloatRange(min=0.5),
+    default=2.0,
+    help="Seconds between refreshes. [default: 2]",
 )
 @base.target_options
 def top(
@@ -33,9 +39,9 @@ def top(
     interval: float,
     target: base.Target,
 ) -> None:
-    """Show what is given away and what is used, on nodes or by runs."""
+    """Show allocated and used resources, by node or by run."""
 
-    async def work(session: client.Session) -> None:
+    async def work(session: client_session.Session) -> None:
         screen = live.Screen(out)
         while True:
             if what == "nodes":
@@ -53,12 +59,12 @@ def top(
             screen.show(lines)
             await asyncio.sleep(interval)
 
-    client.call(target, work)
+    client_session.call(target, work)
 
 
-async def nodes(session: client.Session) -> list[dict[str, Any]]:
-    """Each node: what it has, what is given away, what is used (where that is measured)."""
-    listed = (await session.store.list(kubernetes.Node)).items
+async def nodes(session: client_session.Session) -> list[dict[str, Any]]:
+    """Each node: its capacity, what is allocated, and what is used where the server measures it."""
+    listed = (await session.store.list(core.Node)).items
     given = await _given_by_node(session)
     usage = await _usage(session, f"{_PLATFORM}/nodemetrics")
     found = []
@@ -78,13 +84,13 @@ async def nodes(session: client.Session) -> list[dict[str, Any]]:
     return found
 
 
-async def runs(session: client.Session, namespace: str) -> list[dict[str, Any]]:
-    """Each run that holds room: what it asked for, what it uses."""
+async def runs(session: client_session.Session, namespace: str) -> list[dict[str, Any]]:
+    """Each run that has pods on nodes: its requests, and what it uses."""
     listed = (await session.store.list(run_kind.Run, namespace)).items
-    pods = (await session.store.list(kubernetes.Pod, namespace)).items
+    pods = (await session.store.list(core.Pod, namespace)).items
     place = f"/namespaces/{namespace}" if namespace else ""
     usage = await _usage(session, f"{_PLATFORM}{place}/podmetrics")
-    by_run: dict[tuple[str, str], list[kubernetes.Pod]] = {}
+    by_run: dict[tuple[str, str], list[core.Pod]] = {}
     for pod in pods:
         name = (pod.metadata.labels or {}).get(run_kind.LABEL_RUN)
         if name and pod.status.phase in ("Pending", "Running"):
@@ -112,43 +118,60 @@ async def runs(session: client.Session, namespace: str) -> list[dict[str, Any]]:
 
 
 def node_lines(out: Output, data: list[dict[str, Any]]) -> list[str]:
-    width = max(8, min(30, terminal_width() - 50))
+    """Bars fill what the amounts leave of the terminal; where that is little, there are none."""
+    every = [item for node in data for item in _ordered(node["resources"])]
+    label = max((len(_short(name)) for name, _ in every), default=0)
+    texts = max((len(_node_amounts(name, amount)) for name, amount in every), default=0)
+    width = min(30, terminal_width() - texts - label - 4)
     lines = []
     for node in data:
         lines.append(node["name"] + ("" if node["ready"] else "  NOT ready"))
         for name, amount in _ordered(node["resources"]):
-            shown = amount.get("used", amount["given"])
-            word = "used" if "used" in amount else "given"
-            bar = live.bar(out, shown / amount["total"], width)
-            text = f"{_told(name, shown)} {word} of {_told(name, amount['total'])}"
-            if "used" in amount:
-                text += f" ({_told(name, amount['given'])} given)"
-            lines.append(f"  {_short(name):8} {bar} {text}")
+            part = amount.get("used", amount["given"]) / amount["total"]
+            bar = f"{live.bar(out, part, width)} " if width >= _LEAST_BAR else ""
+            lines.append(f"  {_short(name):{label}} {bar}{_node_amounts(name, amount)}")
     return lines or ["No nodes."]
 
 
+def _node_amounts(name: str, amount: dict[str, float]) -> str:
+    """`1.2 used of 2 (0.9 allocated)`"""
+    total, given = _amount(name, amount["total"]), _amount(name, amount["given"])
+    if "used" not in amount:
+        return f"{given} allocated of {total}"
+    return f"{_amount(name, amount['used'])} used of {total} ({given} allocated)"
+
+
 def run_lines(out: Output, data: list[dict[str, Any]]) -> list[str]:
-    rows = []
-    for each in data:
-        cells = [each["name"], each["phase"], str(each["members"])]
-        for name in _MAIN:
-            amount = each["resources"].get(name, {"given": 0.0})
-            used = _told(name, amount["used"]) if "used" in amount else "?"
-            part = amount.get("used", 0.0) / amount["given"] if amount["given"] else 0.0
-            cells.append(f"{live.bar(out, part, 10)} {used}/{_told(name, amount['given'])}")
-        devices = [f"{v['given']:g} {_short(k)}" for k, v in each["resources"].items()
-                   if k not in _MAIN]  # fmt: skip
-        rows.append([*cells, " ".join(devices) or "-"])
-    if not rows:
-        return ["Nothing runs."]
-    return list(out.table_lines(["NAME", "PHASE", "MEMBERS", "CPU", "MEMORY", "DEVICES"], rows))
+    if not data:
+        return ["No runs are running."]
+    header = ["NAME", "PHASE", "REPLICAS", "CPU", "MEMORY", "DEVICES"]
+    rows = [_run_row(out, each, _RUN_BAR) for each in data]
+    if max(map(len, out.table_lines(header, rows, whole=True))) > terminal_width():
+        rows = [_run_row(out, each, 0) for each in data]
+    return list(out.table_lines(header, rows, numbers=("CPU", "MEMORY")))
 
 
-async def _given_by_node(session: client.Session) -> dict[str, dict[str, float]]:
-    """What pods hold, by node; empty where one may not see the pods of others."""
+def _run_row(out: Output, each: dict[str, Any], width: int) -> list[str]:
+    cells = [each["name"], each["phase"], str(each["members"])]
+    for name in _MAIN:
+        amount = each["resources"].get(name, {"given": 0.0})
+        used = _amount(name, amount["used"]) if "used" in amount else "?"
+        part = amount.get("used", 0.0) / amount["given"] if amount["given"] else 0.0
+        bar = f"{live.bar(out, part, width)} " if width else ""
+        cells.append(f"{bar}{used}/{_amount(name, amount['given'])}")
+    devices = [
+        f"{value['given']:g} {_short(key)}"
+        for key, value in each["resources"].items()
+        if key not in _MAIN
+    ]
+    return [*cells, " ".join(devices) or "-"]
+
+
+async def _given_by_node(session: client_session.Session) -> dict[str, dict[str, float]]:
+    """Requests of the pods on each node; empty if the user may not list the pods of others."""
     found: dict[str, dict[str, float]] = {}
     try:
-        pods = (await session.store.list(kubernetes.Pod)).items
+        pods = (await session.store.list(core.Pod)).items
     except errors.Forbidden:
         return found
     for pod in pods:
@@ -157,7 +180,7 @@ async def _given_by_node(session: client.Session) -> dict[str, dict[str, float]]
     return found
 
 
-def _requests(pod: kubernetes.Pod) -> dict[str, float]:
+def _requests(pod: core.Pod) -> dict[str, float]:
     total: dict[str, float] = {}
     for container in pod.spec.containers or ():
         asked = container.resources.requests if container.resources else None
@@ -166,8 +189,8 @@ def _requests(pod: kubernetes.Pod) -> dict[str, float]:
     return total
 
 
-async def _usage(session: client.Session, path: str) -> dict[str, dict[str, float]]:
-    """What is really used, in the words of metrics.k8s.io; nothing where nobody measures."""
+async def _usage(session: client_session.Session, path: str) -> dict[str, dict[str, float]]:
+    """Measured usage in the format of metrics.k8s.io; empty where the server has none."""
     try:
         answer = await session.read(path)
     except errors.ApiError:
@@ -195,7 +218,7 @@ def _short(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _told(name: str, amount: float) -> str:
+def _amount(name: str, amount: float) -> str:
     if name in ("memory", "ephemeral-storage") or name.startswith("hugepages"):
         for unit, size in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
             if amount >= size:

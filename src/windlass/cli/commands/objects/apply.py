@@ -1,4 +1,4 @@
-"""`windlass apply`: makes the server hold what files say."""
+"""`windlass apply`: creates or changes objects from files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from windlass.cli import base, checking, client, exits, manifests, words
-from windlass.cli.manifests import Document
-from windlass.cli.output import Output
-from windlass.kinds.meta import Object
-from windlass.sdk import applying
+from windlass.cli.lib import base, client_session, exit_codes, kind_names, manifests
+from windlass.cli.lib.manifests import Document
+from windlass.cli.lib.output import Output
+from windlass.kinds.types.meta import Object
+from windlass.sdk import apply as sdk_apply
 from windlass.store import errors
 
 
@@ -25,23 +25,24 @@ from windlass.store import errors
     "-f", "--file", "files", required=True, multiple=True, metavar="FILE",
     help="YAML or JSON file, folder, or - for stdin; may be repeated.",
 )  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Let the server check, but change nothing.")
+@click.option("--dry-run", is_flag=True, help="Let the server validate; change nothing.")
 @base.target_options
 def apply(out: Output, files: tuple[str, ...], dry_run: bool, target: base.Target) -> int:
-    """Create the objects in FILEs, or change those that exist into what the files say.
+    """Create the objects in FILEs, or change existing ones to match the files.
 
-    Every file is checked first, and nothing is sent if one is wrong. A field that an earlier file
-    set and this one leaves out is removed; what others have set stays. Lists are replaced whole.
+    All files are validated first; nothing is sent if one is wrong. A field that an earlier apply
+    set and FILE leaves out is removed; fields set by other clients stay. Lists are replaced whole.
     """
     documents = [
-        (words.kind_of_document(document.data, document.place("kind")), document)
+        (kind_names.kind_of_document(document.data, document.place("kind")), document)
         for document in manifests.read_all(files)
     ]
-    checking.check(documents)
+    manifests.check(documents)
     _refuse_other_namespaces(documents, target.namespace)
 
-    async def work(session: client.Session) -> int:
-        results, code = [], exits.OK
+    async def work(session: client_session.Session) -> int:
+        manifests.refuse_repeated(documents, session.namespace)
+        results, code = [], exit_codes.OK
         for kind, document in documents:
             try:
                 results.append(await _apply(out, session, kind, document, dry_run))
@@ -53,14 +54,18 @@ def apply(out: Output, files: tuple[str, ...], dry_run: bool, target: base.Targe
         out.result({"results": results, "dryRun": dry_run}, names=names)
         return code
 
-    return client.call(target, work)
+    return client_session.call(target, work)
 
 
 async def _apply(
-    out: Output, session: client.Session, kind: type[Object], document: Document, dry_run: bool
+    out: Output,
+    session: client_session.Session,
+    kind: type[Object],
+    document: Document,
+    dry_run: bool,
 ) -> dict[str, Any]:
     namespace = _namespace(session, kind, document)
-    outcome = await applying.apply(session.store, kind, document.data, namespace, dry_run=dry_run)
+    outcome = await sdk_apply.apply(session.store, kind, document.data, namespace, dry_run=dry_run)
     name = outcome.object["metadata"]["name"]
     how = f"{outcome.action} (dry run)" if dry_run else outcome.action
     out.say(f"{kind.resource.singular}/{name} {how}")
@@ -78,16 +83,16 @@ def _refuse_other_namespaces(
     for kind, document in documents:
         written = document.data["metadata"].get("namespace")
         if namespace and kind.resource.namespaced and written and written != namespace:
-            raise exits.CliError(
-                f"{document.place('metadata.namespace')} says namespace {written}, "
-                f"the command line says {namespace}.",
+            raise exit_codes.CliError(
+                f"{document.place('metadata.namespace')} has namespace {written}, "
+                f"but --namespace is {namespace}.",
                 "Leave out one of them.",
-                exits.USAGE,
+                exit_codes.USAGE,
             )
 
 
-def _namespace(session: client.Session, kind: type[Object], document: Document) -> str:
-    """The file's own namespace, else the one that is meant by default."""
+def _namespace(session: client_session.Session, kind: type[Object], document: Document) -> str:
+    """The namespace in the file, else the default one."""
     if not kind.resource.namespaced:
         return ""
     written = document.data["metadata"].get("namespace")

@@ -1,4 +1,4 @@
-"""`windlass explain`: what a kind's fields mean, from the same definitions that validate them."""
+"""`windlass explain`: describes the fields of a kind, from the definitions that validate them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 
 import click
 
-from windlass.cli import base, exits, words
-from windlass.cli.output import Output, terminal_width
-from windlass.kinds import docstrings, nodes, registry
-from windlass.kinds.meta import Object
-from windlass.kinds.nodes import Node
+from windlass.cli.lib import base, exit_codes, kind_names
+from windlass.cli.lib.output import Output, terminal_width
+from windlass.kinds import registry
+from windlass.kinds.schema import docstrings, type_tree
+from windlass.kinds.schema.type_tree import Node
+from windlass.kinds.types.meta import Object
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """A kind, or a field somewhere inside one."""
+    """A kind, or a field inside it."""
 
     kind: type[Object]
     path: str
@@ -35,12 +36,12 @@ class Place:
         "windlass explain queue.spec --json | jq -r '.fields[].name'",
     )
 )
-@click.argument("what", metavar="KIND[.FIELD...]", type=words.KindWord())
-@click.option("--recursive", is_flag=True, help="All fields below, as an outline.")
+@click.argument("what", metavar="KIND[.FIELD...]", type=kind_names.KindName())
+@click.option("--recursive", is_flag=True, help="Print all nested fields.")
 def explain(out: Output, what: str, recursive: bool) -> None:
     """Explain a kind, or one of its fields. Needs no server.
 
-    Elements of lists are stepped into: write run.spec.roles.command.
+    For fields of list elements leave out the index: run.spec.roles.command.
     """
     place = find(what)
     body = inner(place.node)
@@ -57,16 +58,16 @@ def explain(out: Output, what: str, recursive: bool) -> None:
         out.say("\nFields")
         _say_fields(out, body, "  ", recursive)
     if place.kind not in registry.OWN:
-        out.hint("\nOnly the fields that Windlass uses; the API server knows the rest.")
+        out.hint("\nThese are the fields that Windlass uses; the API server has more.")
 
 
 def find(what: str) -> Place:
-    """The place that `kind.field.field` names."""
+    """The field that `kind.field.field` names."""
     word, *steps = what.split(".")
     if what.lower() in registry.by_word():  # runs.windlass.dev
         word, steps = what, []
-    kind = words.kind_of(word)
-    place = Place(kind, "", nodes.of_kind(kind), docstrings.of_struct(kind))
+    kind = kind_names.kind_of(word)
+    place = Place(kind, "", type_tree.of_kind(kind), docstrings.of_struct(kind))
     for step in steps:
         place = _step(place, step)
     return place
@@ -88,7 +89,7 @@ def type_name(node: Node) -> str:
 
 
 def facts(place: Place) -> Iterator[str]:
-    """What must be known to fill the field in."""
+    """Default, allowed values and rules of the field."""
     node = place.node
     if place.required:
         yield "Required."
@@ -111,17 +112,17 @@ def _step(place: Place, name: str) -> Place:
     exact = known.get(name.lower())
     if exact is None or body.struct is None:
         where = place.path or place.kind.resource.kind
-        raise exits.CliError(
-            f"{where} has no field {name!r}.{words.did_you_mean(name, body.fields)}",
+        raise exit_codes.CliError(
+            f"{where} has no field {name!r}.{kind_names.did_you_mean(name, body.fields)}",
             f"Fields: {', '.join(body.fields)}." if body.fields else "It has no fields of its own.",
-            exits.NOT_FOUND,
+            exit_codes.NOT_FOUND,
         )
     field = body.fields[exact]
     text = docstrings.of_field(body.struct, field.name)
     below = inner(field.node)
     if not text and below.struct is not None:
         text = docstrings.of_struct(below.struct)
-    default = None if field.default is nodes.NOTHING else field.default
+    default = None if field.default is type_tree.NOTHING else field.default
     path = f"{place.path}.{exact}" if place.path else exact
     return Place(place.kind, path, field.node, text, field.required, default)
 

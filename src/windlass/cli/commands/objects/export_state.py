@@ -1,22 +1,19 @@
-"""`windlass export-state`: what the scheduler of a platform sees now, as a file for `simulate`."""
+"""`windlass export-state`: the scheduler's view of a cluster, as a file for `simulate`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from windlass.cli import base, client, exits
-from windlass.cli.output import Output
+from windlass.cli.engine import scheduler_view
+from windlass.cli.lib import base, client_session, exit_codes
+from windlass.cli.lib.output import Output, noticing_closed_pipes
 
 if TYPE_CHECKING:
-    from windlass.kinds.meta import Object
-    from windlass.sim.exchange import Export
-
-T = TypeVar("T", bound="Object")
-_PAGE = 500
+    from windlass.sim.inputs.state_export import Export
 
 
 @base.command(
@@ -29,30 +26,32 @@ _PAGE = 500
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
 @base.target_options
 def export_state(out: Output, file: Path, target: base.Target) -> None:
-    """Write nodes, queues, who runs and who waits to FILE (`-`: stdout), of all namespaces.
+    """Write nodes, queues, running and waiting workloads of all namespaces to FILE (`-`: stdout).
 
-    `windlass simulate --state FILE` goes on from there: what if this queue had more, what if this
-    pool were half. You need the right to list nodes, pods, runs and queues. The file holds names of
-    users, queues and nodes, but no commands, environments or secrets.
+    `windlass simulate --state FILE` continues from there, for example with a larger queue or fewer
+    nodes. You need permission to list nodes, pods, runs and queues. FILE contains names of users,
+    queues and nodes, but no commands, environments or secrets.
     """
-    from windlass.sim import exchange
+    from windlass.sim.inputs import state_export
 
-    async def work(session: client.Session) -> Export:
-        return await _read(session)
+    async def work(session: client_session.Session) -> Export:
+        return await scheduler_view.read(session)
 
-    export = client.call(target, work)
-    text = exchange.dumps(export)
+    export = client_session.call(target, work)
+    text = state_export.dumps(export)
     if str(file) == "-":
-        sys.stdout.buffer.write(text + b"\n")
+        with noticing_closed_pipes():
+            sys.stdout.buffer.write(text + b"\n")
+            sys.stdout.buffer.flush()
         return
     try:
         file.write_bytes(text)
     except OSError as problem:
-        raise exits.CliError(
-            f"{file} cannot be written: {problem.strerror or problem}.", "Name another file."
+        raise exit_codes.CliError(
+            f"{file} cannot be written: {problem.strerror or problem}.", "Choose another file."
         ) from problem
     facts = export.facts
-    running = sum(each.unit.kin is not None for each in facts.running)
+    running = sum(each.workload.history_key is not None for each in facts.running)
     data = {
         "file": str(file),
         "at": export.at,
@@ -63,42 +62,8 @@ def export_state(out: Output, file: Path, target: base.Target) -> None:
         "otherPods": len(facts.running) - running,
     }
     out.say(
-        f"{file}: {data['nodes']} nodes, {data['queues']} queues, {running} units run, "
-        f"{data['waiting']} wait, {data['otherPods']} other pods"
+        f"{file}: {data['nodes']} nodes, {data['queues']} queues, {running} workloads running, "
+        f"{data['waiting']} waiting, {data['otherPods']} other pods"
     )
-    out.hint(f"Play it with: windlass simulate --state {file}")
+    out.hint(f"Simulate it: windlass simulate --state {file}")
     out.result(data, names=[str(file)])
-
-
-async def _read(session: client.Session) -> Export:
-    """As a new leader of the scheduler does: list, and see everything as added."""
-    from windlass.control import picture
-    from windlass.kinds import kubernetes, queue, reservation, times
-    from windlass.kinds.run import Run
-    from windlass.sim import exchange
-
-    seen = picture.Picture()
-    for node in await _all(session, kubernetes.Node):
-        seen.see_node("ADDED", None, node)
-    for each in await _all(session, queue.Queue):
-        seen.see_queue("ADDED", None, each)
-    for reserved in await _all(session, reservation.Reservation):
-        seen.reservations.see("ADDED", None, reserved)
-    for owner in await _all(session, Run):
-        seen.see_run("ADDED", None, owner)
-    for pod in await _all(session, kubernetes.Pod):
-        seen.see_pod("ADDED", None, pod)
-    now = times.now().timestamp()
-    snapshot = seen.bring_up(seen.collect(now))
-    return exchange.taken(snapshot, now)
-
-
-async def _all(session: client.Session, kind: type[T]) -> list[T]:
-    found: list[T] = []
-    token = ""
-    while True:
-        page = await session.store.list(kind, limit=_PAGE, continue_token=token)
-        found += page.items
-        token = page.continue_token
-        if not token:
-            return found

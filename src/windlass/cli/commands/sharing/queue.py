@@ -1,4 +1,4 @@
-"""`windlass queue`: who may use how much, and who waits where."""
+"""`windlass queue`: the quota of queues, and the runs that wait in them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from typing import Any
 
 import click
 
-from windlass.cli import amounts, base, client, exits, live, queuetree
-from windlass.cli.output import Output
-from windlass.kinds import quantity, wire
-from windlass.kinds import queue as kind
+from windlass.cli.commands.sharing import queue_tree
+from windlass.cli.lib import base, client_session, exit_codes, live, quantities
+from windlass.cli.lib.flags import field_flags
+from windlass.cli.lib.output import Output
+from windlass.kinds import codec
+from windlass.kinds.types import queue as kind
+from windlass.kinds.values import quantity
 from windlass.store import errors
 
 _name = click.argument("name", metavar="QUEUE")
@@ -17,14 +20,16 @@ _name = click.argument("name", metavar="QUEUE")
 
 @click.group(name="queue", cls=base.Group)
 def queue() -> None:
-    """The sharing tree: guarantees, limits, order."""
+    """Manage the queue tree: guarantees, limits, order."""
 
 
 def _settings(function: Any) -> Any:
-    """Flags that say what a queue may use."""
+    """Adds the flags for the fields of a queue."""
     for option in (
-        *amounts.QUEUE_OPTIONS,
-        click.option("--team", "namespaces", multiple=True, help="Namespace whose runs use it."),
+        *quantities.QUEUE_OPTIONS,
+        click.option(
+            "--team", "namespaces", multiple=True, help="Namespace whose runs may use it."
+        ),
     ):
         function = option(function)
     return function
@@ -40,18 +45,24 @@ def _settings(function: Any) -> Any:
 @_settings
 @base.target_options
 def create(out: Output, name: str, target: base.Target, **flags: Any) -> None:
-    """Make a QUEUE."""
+    """Create a QUEUE."""
+    spec = _spec(flags)
     value = {
         "apiVersion": kind.Queue.resource.api_version,
         "kind": "Queue",
         "metadata": {"name": name},
-        "spec": _spec(flags),
+        "spec": spec,
     }
-    made = client.call(
-        target, lambda session: session.store.create(wire.from_dict(kind.Queue, _checked(value)))
-    )
+    _checked(value)
+
+    async def work(session: client_session.Session) -> kind.Queue:
+        made = await session.store.create(codec.from_dict(kind.Queue, value))
+        await warn_overcommitted(out, session, spec, name)
+        return made
+
+    made = client_session.call(target, work)
     out.say(f"queue/{name} created")
-    out.result(wire.to_dict(made), names=[f"queue/{name}"])
+    out.result(codec.to_dict(made), names=[f"queue/{name}"])
 
 
 @base.command(
@@ -62,25 +73,31 @@ def create(out: Output, name: str, target: base.Target, **flags: Any) -> None:
 @_settings
 @base.target_options
 def change(out: Output, name: str, target: base.Target, **flags: Any) -> None:
-    """Change what a QUEUE may use; what is not named stays."""
+    """Change fields of a QUEUE; the others stay."""
     spec = _spec(flags)
     if not spec:
-        raise exits.CliError(
-            "Nothing to change was named.", "For example --limit gpu=8.", exits.USAGE
+        raise exit_codes.CliError(
+            "No change was given.", "For example: --limit gpu=8.", exit_codes.USAGE
         )
-    made = client.call(
-        target, lambda session: session.store.patch(kind.Queue, name, patch={"spec": spec})
-    )
-    out.say(f"queue/{name} changed")
-    out.result(wire.to_dict(made), names=[f"queue/{name}"])
+
+    async def work(session: client_session.Session) -> tuple[kind.Queue, kind.Queue]:
+        before = await session.store.get(kind.Queue, name)
+        made = await session.store.patch(kind.Queue, name, patch={"spec": spec})
+        await warn_overcommitted(out, session, spec, name)
+        return before, made
+
+    before, made = client_session.call(target, work)
+    same = before.metadata.generation == made.metadata.generation
+    out.say(f"queue/{name} {'unchanged' if same else 'changed'}")
+    out.result(codec.to_dict(made), names=[f"queue/{name}"])
 
 
 @base.command(examples=("windlass queue delete vision",))
 @_name
 @base.target_options
 def delete(out: Output, name: str, target: base.Target) -> None:
-    """Delete a QUEUE. Its runs wait until they name another one."""
-    client.call(target, lambda session: session.store.delete(kind.Queue, name))
+    """Delete a QUEUE. Its runs wait until they are moved to another queue."""
+    client_session.call(target, lambda session: session.store.delete(kind.Queue, name))
     out.say(f"queue/{name} deleted")
     out.result({"deleted": [name]}, names=[f"queue/{name}"])
 
@@ -88,20 +105,20 @@ def delete(out: Output, name: str, target: base.Target) -> None:
 @base.command(examples=("windlass queue list", "windlass queue list --json | jq"), name="list")
 @base.target_options
 def list_queues(out: Output, target: base.Target) -> None:
-    """List all queues as a tree, with what each uses."""
+    """List all queues as a tree, with their usage."""
 
-    async def work(session: client.Session) -> list[kind.Queue]:
+    async def work(session: client_session.Session) -> list[kind.Queue]:
         return (await session.store.list(kind.Queue)).items
 
-    found = client.call(target, work)
+    found = client_session.call(target, work)
     rows = [
         ["  " * depth + each.name, each.spec.order, str(each.spec.weight),
-         str(each.status.running), str(each.status.pending), amounts.told(each.status.used),
-         amounts.told(each.status.borrowed), amounts.told(each.status.lent),
-         amounts.told(each.spec.guarantee), amounts.told(each.spec.limit)]
+         str(each.status.running), str(each.status.pending),
+         *map(quantities.format_amounts, (each.status.used, each.status.borrowed, each.status.lent,
+                                          each.spec.guarantee, each.spec.limit))]
         for depth, each in _tree(found)
     ]  # fmt: skip
-    out.result([wire.to_dict(each) for each in found], names=[each.name for each in found])
+    out.result([codec.to_dict(each) for each in found], names=[each.name for each in found])
     header = [
         "NAME", "ORDER", "WEIGHT", "RUN", "WAIT", "USED", "BORROWED", "LENT", "GUARANTEE", "LIMIT",
     ]  # fmt: skip
@@ -110,17 +127,19 @@ def list_queues(out: Output, target: base.Target) -> None:
         for trouble in _troubles(each):
             out.warn(f"queue/{each.name}: {trouble}.")
     if not found:
-        out.hint("No queues. Make one: windlass queue create NAME")
+        out.hint("No queues. Create one: windlass queue create NAME")
 
 
 @base.command(examples=("windlass queue get vision",))
 @_name
 @base.target_options
 def get(out: Output, name: str, target: base.Target) -> None:
-    """Show one QUEUE: what it uses of what it may, and the first who wait in it."""
+    """Show one QUEUE: its usage, its limits, and its first waiting runs."""
 
-    async def work(session: client.Session) -> tuple[kind.Queue, dict[str, Any], dict[str, Any]]:
-        from windlass.sdk import queues
+    async def work(
+        session: client_session.Session,
+    ) -> tuple[kind.Queue, dict[str, Any], dict[str, Any]]:
+        from windlass.sdk.admin import queues
 
         found = await session.store.get(kind.Queue, name)
         try:
@@ -130,17 +149,17 @@ def get(out: Output, name: str, target: base.Target) -> None:
         shares: dict[str, Any] = next((item for item in items if item["name"] == name), {})
         try:
             page = await session.read(
-                f"{client.PLATFORM}/ps", [("finished", "0"), ("limit", "500")]
+                f"{client_session.PLATFORM}/ps", [("finished", "0"), ("limit", "500")]
             )
         except errors.ApiError:
-            # Not everybody may see the runs of all teams.
+            # Users without this permission see only their own team's runs.
             page = {"items": []}
         return found, page, shares
 
-    found, page, shares = client.call(target, work)
+    found, page, shares = client_session.call(target, work)
     mine = [item for item in page["items"] if item["queue"] == name]
     standing = {key: shares[key] for key in ("standing", "pastUse", "users") if key in shares}
-    out.result({"queue": wire.to_dict(found), "runs": mine, **standing}, names=[name])
+    out.result({"queue": codec.to_dict(found), "runs": mine, **standing}, names=[name])
     for line in [*_described(out, found), *_standing(shares)]:
         out.say(line)
     for item in mine:
@@ -152,8 +171,8 @@ def get(out: Output, name: str, target: base.Target) -> None:
 @_name
 @base.target_options
 def pause(out: Output, name: str, target: base.Target) -> None:
-    """Start nothing new in a QUEUE or below it; what runs goes on."""
-    _stop(out, name, "hold", "paused: nothing new starts in it", target)
+    """Pause a QUEUE and the queues below it: no run starts, running runs keep running."""
+    _stop(out, name, "hold", "paused: no run starts in it", target)
 
 
 @base.command(
@@ -163,15 +182,15 @@ def pause(out: Output, name: str, target: base.Target) -> None:
     )
 )
 @_name
-@click.option("--now", is_flag=True, help="Stop what runs, too; it waits until `resume`.")
-@click.option("--wait", is_flag=True, help="Return when nothing runs in it any more.")
+@click.option("--now", is_flag=True, help="Stop running runs, too; they wait until `resume`.")
+@click.option("--wait", is_flag=True, help="Return when no run is running in it.")
 @base.target_options
 def drain(out: Output, name: str, now: bool, wait: bool, target: base.Target) -> None:
-    """Empty a QUEUE: what runs ends by itself (or --now), nothing starts until `resume`."""
-    words = "being drained" + ("" if now else ": what runs goes on to its end")
-    changed = _stop(out, name, "drain" if now else "hold", words, target)
+    """Drain a QUEUE: no run starts until `resume`; running runs end, or are stopped by --now."""
+    outcome = "draining" + ("" if now else ": running runs keep running to their end")
+    changed = _stop(out, name, "drain" if now else "hold", outcome, target)
 
-    async def emptied(session: client.Session) -> None:
+    async def emptied(session: client_session.Session) -> None:
         from windlass.sdk import watching
 
         chosen = f"metadata.name={name}"
@@ -181,8 +200,8 @@ def drain(out: Output, name: str, now: bool, wait: bool, target: base.Target) ->
                 return
 
     if wait:
-        with out.progress(f"queue/{name} is being drained"):
-            client.call(target, emptied)
+        with out.progress(f"queue/{name} is draining"):
+            client_session.call(target, emptied)
         out.say(f"queue/{name} is empty")
 
 
@@ -190,24 +209,24 @@ def drain(out: Output, name: str, now: bool, wait: bool, target: base.Target) ->
 @_name
 @base.target_options
 def resume(out: Output, name: str, target: base.Target) -> None:
-    """Open a QUEUE that was paused or drained."""
+    """Resume a QUEUE that was paused or drained."""
     _stop(out, name, None, "open", target)
 
 
-def _stop(out: Output, name: str, how: str | None, told: str, target: base.Target) -> kind.Queue:
-    async def work(session: client.Session) -> kind.Queue:
-        from windlass.sdk import queues
+def _stop(out: Output, name: str, how: str | None, outcome: str, target: base.Target) -> kind.Queue:
+    async def work(session: client_session.Session) -> kind.Queue:
+        from windlass.sdk.admin import queues
 
         return await queues.stop(session.store, name, how)
 
-    changed = client.call(target, work)
-    out.say(f"queue/{name} is {told}")
-    out.result(wire.to_dict(changed), names=[f"queue/{name}"])
+    changed = client_session.call(target, work)
+    out.say(f"queue/{name} is {outcome}")
+    out.result(codec.to_dict(changed), names=[f"queue/{name}"])
     return changed
 
 
 def _described(out: Output, found: kind.Queue) -> list[str]:
-    """What it is and what it holds, line by line."""
+    """Fields and usage of a queue, line by line."""
     spec, status = found.spec, found.status
     lines = [
         f"queue/{found.name}: order {spec.order}, weight {spec.weight}"
@@ -227,35 +246,35 @@ def _described(out: Output, found: kind.Queue) -> list[str]:
         lines.append(f"  {resource:10} {graph}{', '.join(parts)}")
     lines += _user_rules(found)
     share = "" if status.share is None else f"; share {status.share:.3f}"
-    lines.append(f"  {status.running} run, {status.pending} wait{share}")
+    lines.append(f"  {status.running} running, {status.pending} waiting{share}")
     return lines + [f"  {trouble}" for trouble in _troubles(found)]
 
 
 def _user_rules(found: kind.Queue) -> list[str]:
     spec = found.spec
-    lines = ["  users take turns by what they hold and have had"] if spec.user_fair else []
+    lines = ["  fair sharing between users, by current and past usage"] if spec.user_fair else []
     if spec.user_limits is not None:
-        limits = (wire.to_dict(found).get("spec") or {}).get("userLimits")
-        lines.append(f"  limits of each user: {amounts.told_user_limits(limits)}")
+        limits = (codec.to_dict(found).get("spec") or {}).get("userLimits")
+        lines.append(f"  limits per user: {quantities.format_user_limits(limits)}")
     return lines
 
 
 def _standing(shares: dict[str, Any]) -> list[str]:
-    """What it holds against what it is entitled to, and the same of its users."""
+    """Usage and entitlement of the queue and of its users."""
     if "standing" not in shares:
         return []
-    lines = [f"  {_held(shares['standing'])}", f"  {shares['pastUse']}"]
-    return lines + [f"    {user}: {_held(each)}" for user, each in shares["users"].items()]
+    lines = [f"  {_usage(shares['standing'])}", f"  {shares['pastUse']}"]
+    return lines + [f"    {user}: {_usage(each)}" for user, each in shares["users"].items()]
 
 
-def _held(standing: dict[str, Any]) -> str:
-    held = f"holds {standing['share']:.1%} of the cluster, entitled to "
+def _usage(standing: dict[str, Any]) -> str:
+    use = f"uses {standing['share']:.1%} of the cluster, entitled to "
     past = f"; {standing['sentence']}" if standing["sentence"] else ""
-    return f"{held}{standing['entitlement']:.1%}{past}"
+    return f"{use}{standing['entitlement']:.1%}{past}"
 
 
 def _troubles(found: kind.Queue) -> list[str]:
-    """What is wrong with it, in the words of its conditions."""
+    """The messages of conditions that report a problem."""
     good = {"Ready": "True", "OverCommitted": "False"}
     return [
         each.message
@@ -280,22 +299,31 @@ def _tree(found: list[kind.Queue]) -> list[tuple[int, kind.Queue]]:
 
 
 def _spec(flags: dict[str, Any]) -> dict[str, Any]:
-    spec = amounts.spec(flags)
+    spec = quantities.spec(flags)
     return spec | ({"namespaces": list(flags["namespaces"])} if flags["namespaces"] else {})
 
 
-def _checked(value: dict[str, Any]) -> dict[str, Any]:
-    from windlass.kinds import validation
+async def warn_overcommitted(
+    out: Output, session: client_session.Session, spec: dict[str, Any], *names: str
+) -> None:
+    """Warns if guarantees were set that exceed what there is."""
+    from windlass.sdk.admin import queues
 
-    if faults := validation.validate(kind.Queue, validation.defaulted(kind.Queue, value)):
-        listed = "\n".join(str(fault) for fault in faults)
-        raise exits.CliError("The queue cannot be made like this.", listed, exits.INVALID)
-    return value
+    if spec.get("guarantee"):
+        for sentence in await queues.overcommitted(session.store, *names):
+            out.warn(exit_codes.sentence(sentence))
+
+
+def _checked(value: dict[str, Any]) -> None:
+    from windlass.kinds import validate
+
+    faults = validate.validate(kind.Queue, validate.defaulted(kind.Queue, value))
+    field_flags.checked(faults, "The queue is not valid.")
 
 
 queue.add_command(create, "create")
-queue.add_command(queuetree.tree, "tree")
-queue.add_command(queuetree.apply, "apply")
+queue.add_command(queue_tree.tree, "tree")
+queue.add_command(queue_tree.apply, "apply")
 queue.add_command(pause, "pause")
 queue.add_command(drain, "drain")
 queue.add_command(resume, "resume")

@@ -1,4 +1,4 @@
-"""`windlass queue tree` and `windlass queue apply`: the sharing tree live, and out of a file."""
+"""`windlass queue tree` and `queue apply`: show the queue tree, or set it from a file."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from windlass.cli import amounts, base, client, exits, live, manifests
-from windlass.cli.output import Output
-from windlass.kinds import quantity, queuetree
+from windlass.cli.lib import base, client_session, exit_codes, live, manifests, quantities
+from windlass.cli.lib.output import Output
+from windlass.kinds import quota_tree_file
+from windlass.kinds.values import quantity
 
 if TYPE_CHECKING:
-    from windlass.sdk import queues
+    from windlass.sdk.admin import queues
 
 _COLUMNS = ("guarantee", "limit", "used", "borrowed", "lent", "pending")
-_WORDS = {
-    "starts": "start", "grows": "grow", "stops": "are stopped", "shrinks": "give members",
-    "takes over": "get room that is being freed", "is promised": "are promised a start",
+_ACTIONS = {
+    "starts": "start", "grows": "grow", "stops": "are stopped", "shrinks": "shrink",
+    "takes over": "wait for preempted runs to exit", "is reserved": "get a reserved start",
 }  # fmt: skip
+"""Actions of the next decision as the server names them -> as this command prints them."""
 
 
 @base.command(
@@ -33,15 +35,15 @@ _WORDS = {
 @click.option("--interval", type=click.FloatRange(min=0.5), default=2.0, help="Seconds.")
 @click.option("-r", "--resource", "only", default="", help="Only this resource.")
 @click.option("-o", "--output", "form", type=click.Choice(("table", "yaml")), default="table",
-              help="yaml: the tree as a file for `queue apply`.")  # fmt: skip
+              help="yaml: a file for `queue apply`.")  # fmt: skip
 @base.target_options
 def tree(
     out: Output, watch: bool, interval: float, only: str, form: str, target: base.Target
 ) -> None:
-    """Show who has, uses, borrows and lends how much, and what the next decision does."""
+    """Show what each queue may use, uses, borrows and lends, and the scheduler's next decision."""
 
-    async def work(session: client.Session) -> None:
-        from windlass.sdk import queues
+    async def work(session: client_session.Session) -> None:
+        from windlass.sdk.admin import queues
 
         if form == "yaml":
             import yaml
@@ -50,17 +52,17 @@ def tree(
             return
         screen = live.Screen(out)
         while True:
-            told = await queues.tree(session.store)
+            tree = await queues.tree(session.store)
             if not watch:
-                out.result(told, names=[each["name"] for each in told["items"]])
-                for line in lines(out, told, only):
+                out.result(tree, names=[each["name"] for each in tree["items"]])
+                for line in lines(out, tree, only):
                     out.say(line)
                 return
-            out.item(told)
-            screen.show(lines(out, told, only))
+            out.item(tree)
+            screen.show(lines(out, tree, only))
             await asyncio.sleep(interval)
 
-    client.call(target, work)
+    client_session.call(target, work)
 
 
 @base.command(
@@ -71,38 +73,42 @@ def tree(
     )
 )
 @click.option("-f", "--file", "files", multiple=True, required=True, metavar="FILE|-",
-              help="The tree: queues inside queues, or Queue objects.")  # fmt: skip
+              help="The tree: nested queues, or Queue objects.")  # fmt: skip
 @click.option("--prune", is_flag=True, help="Delete queues that are not in the file.")
-@click.option("--dry-run", is_flag=True, help="Only show what would change, and for whom.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @base.target_options
 def apply(
     out: Output, files: tuple[str, ...], prune: bool, dry_run: bool, yes: bool, target: base.Target
 ) -> None:
-    """Make the tree as in FILE, after showing what each team gains or loses and whose runs that
-    would stop."""
+    """Set the queue tree to that of FILE, after showing what each queue gains or loses and which
+    runs stop."""
     wanted = _read(files)
 
-    async def plan(session: client.Session) -> queues.Plan:
-        from windlass.sdk import queues
+    async def plan(session: client_session.Session) -> queues.Plan:
+        from windlass.sdk.admin import queues
 
         return await queues.plan(session.store, wanted, prune=prune)
 
-    async def work(session: client.Session) -> list[str]:
-        from windlass.sdk import queues
+    async def work(session: client_session.Session) -> list[str]:
+        from windlass.sdk.admin import queues
 
-        return await queues.apply(session.store, wanted, planned)
+        written = await queues.apply(session.store, wanted, planned)
+        guaranteed = [each.name for each in planned.changes if "guarantee" in each.fields]
+        for sentence in await queues.overcommitted(session.store, *guaranteed):
+            out.warn(exit_codes.sentence(sentence))
+        return written
 
-    planned = client.call(target, plan)
+    planned = client_session.call(target, plan)
     for line in _difference(planned):
         out.say(line)
     done: list[str] = []
     if not planned.changes:
-        out.say("The tree is as it should be; nothing was changed.")
+        out.say("No changes: the tree matches the file.")
     elif not dry_run:
         if not yes:
             out.confirm("Do it?", "--yes")
-        done = client.call(target, work)
+        done = client_session.call(target, work)
         for line in done:
             out.say(line)
     out.result(
@@ -121,14 +127,14 @@ def apply(
     )  # fmt: skip
 
 
-def lines(out: Output, told: dict[str, Any], only: str = "") -> list[str]:
-    """The tree as a table, a line per queue and resource, and what happens next."""
+def lines(out: Output, tree: dict[str, Any], only: str = "") -> list[str]:
+    """The tree as a table, one line per queue and resource, and the next decision."""
     rows = []
-    for item in told["items"]:
-        for number, resource in enumerate(_resources(told, only)):
+    for item in tree["items"]:
+        for number, resource in enumerate(_resources(tree, only)):
             if not any(resource in item[column] for column in _COLUMNS) and number:
                 continue
-            name = "  " * item["depth"] + item["name"] + (" (held)" if item["held"] else "")
+            name = "  " * item["depth"] + item["name"] + (" (paused)" if item["held"] else "")
             cells = [_cell(item, column, resource) for column in _COLUMNS]
             share = f"{item['share']:.3f}" if not number else ""
             counts = [str(item["running"]), str(item["waiting"])] if not number else ["", ""]
@@ -137,7 +143,7 @@ def lines(out: Output, told: dict[str, Any], only: str = "") -> list[str]:
         "QUEUE", "RESOURCE", "GUAR", "LIMIT", "USED", "BORR", "LENT", "PEND", "RUN", "WAIT",
         "SHARE",
     ]  # fmt: skip
-    return [*out.table_lines(header, rows), *_next(told)]
+    return [*out.table_lines(header, rows), *_next(tree)]
 
 
 def _cell(item: dict[str, Any], column: str, resource: str) -> str:
@@ -145,46 +151,50 @@ def _cell(item: dict[str, Any], column: str, resource: str) -> str:
     if column == "guarantee" and value is not None:
         counts = item["counts"].get(resource, "0")
         if quantity.milli(counts) < quantity.milli(value):
-            return f"{value}>{counts}"  # more is guaranteed than there is
+            return f"{value}>{counts}"  # the guarantees exceed the capacity
     return "-" if value is None else str(value)
 
 
-def _resources(told: dict[str, Any], only: str) -> list[str]:
-    """Those that somebody is guaranteed or limited in; else what is used or waited for."""
+def _resources(tree: dict[str, Any], only: str) -> list[str]:
+    """Resources with a guarantee or a limit; else those that runs use or wait for."""
     if only:
         return [only]
     for columns in (("guarantee", "limit"), ("used", "pending")):
-        found = {name for item in told["items"] for column in columns for name in item[column]}
+        found = {name for item in tree["items"] for column in columns for name in item[column]}
         if found:
             return sorted(found)
     return ["cpu"]
 
 
-def _next(told: dict[str, Any]) -> list[str]:
+def _next(tree: dict[str, Any]) -> list[str]:
     lines = []
-    for item in told["items"]:
+    for item in tree["items"]:
         parts = []
         for what, act in item["next"].items():
             names = ", ".join(each["run"] for each in act["runs"][:3])
             more = f" ({names}{', ...' if act['count'] > 3 else ''})" if names else ""
-            parts.append(f"{act['count']} {_WORDS[what]}{more}")
+            parts.append(f"{act['count']} {_ACTIONS.get(what, what)}{more}")
         parts += [f"{n} {reason}" for reason, n in item["waits"].items()] if parts else []
         if parts:
             lines.append(f"next in {item['name']}: {'; '.join(parts)}")
         standing = item["standing"]
         if standing["sentence"]:
-            held = f"{standing['share']:.1%} held, {standing['entitlement']:.1%} entitled"
-            lines.append(f"{item['name']}: {held}, {standing['sentence']}")
+            use = f"uses {standing['share']:.1%}, entitled to {standing['entitlement']:.1%}"
+            lines.append(f"{item['name']}: {use}, {standing['sentence']}")
         lines += [f"{item['name']}: {trouble}" for trouble in item["troubles"]]
         lines += [item["held"]] if item["held"] else []
     if not any(line.startswith("next in") for line in lines):
-        due = f"; it is due {told['due']} if nothing changes before" if told["due"] else ""
-        lines.append(f"The next decision moves nobody{due}.")
+        due = (
+            f" The next decision is due at {tree['due']}, or when something changes."
+            if tree["due"]
+            else ""
+        )
+        lines.append(f"No changes pending.{due}")
     return lines
 
 
 def _read(files: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The queues of all files, in either form."""
+    """The queues of all files, nested or as Queue objects."""
     found: list[dict[str, Any]] = []
     for document in manifests.read_all(files):
         if document.data.get("kind") == "Queue":
@@ -194,19 +204,19 @@ def _read(files: tuple[str, ...]) -> list[dict[str, Any]]:
             )  # fmt: skip
             continue
         try:
-            found += queuetree.flatten(document.data)
-        except queuetree.Malformed as problem:
-            raise exits.CliError(
+            found += quota_tree_file.flatten(document.data)
+        except quota_tree_file.Malformed as problem:
+            raise exit_codes.CliError(
                 f"{document.source}: {problem}.",
                 "Write queues: {company: {guarantee: {gpu: 64}, queues: {support: {...}}}}; "
-                "`windlass queue tree -o yaml` shows one.",
-                exits.INVALID,
+                "`windlass queue tree -o yaml` prints an example.",
+                exit_codes.INVALID,
             ) from None
     names = [each["metadata"]["name"] for each in found]
     for name in names:
         if names.count(name) > 1:
-            raise exits.CliError(
-                f"Queue {name} is in the files twice.", "Keep one of them.", exits.INVALID
+            raise exit_codes.CliError(
+                f"Queue {name} is in the files twice.", "Remove one of them.", exit_codes.INVALID
             )
     return found
 
@@ -215,14 +225,16 @@ def _difference(planned: queues.Plan) -> list[str]:
     signs = {"create": "+", "change": "~", "delete": "-"}
     lines = []
     for change in planned.changes:
-        parts = [f"{key} {_told(b)} -> {_told(a)}" for key, (b, a) in change.fields.items()]
+        parts = [
+            f"{key} {_formatted(b)} -> {_formatted(a)}" for key, (b, a) in change.fields.items()
+        ]
         lines.append(
             f"{signs[change.action]} {change.name}{': ' if parts else ''}{', '.join(parts)}"
         )
     if planned.unchanged:
         lines.append(f"= {', '.join(planned.unchanged)}")
     if planned.others:
-        lines.append(f"not in the file, left alone: {', '.join(planned.others)}")
+        lines.append(f"not in the file, not changed: {', '.join(planned.others)}")
     if planned.changes:
         lines += _effect(planned.effect)
     return lines
@@ -244,35 +256,35 @@ def _effect(effect: dict[str, Any]) -> list[str]:
                 old, new = str(before.get(resource, 0)), str(after.get(resource, 0))
                 if quantity.milli(old) != quantity.milli(new):
                     gains = "gains" if quantity.milli(new) > quantity.milli(old) else "loses"
-                    what = "may count on" if word == "guarantee" else "will hold"
-                    lines.append(f"{row['name']} {gains}: {what} {resource} {old} -> {new}")
-    for word, told in (("stopped", "would be stopped"), ("shrunk", "would give members"),
+                    what = "is guaranteed" if word == "guarantee" else "will use"
+                    lines.append(f"{row['name']} {gains}: {what} {new} {resource} instead of {old}")
+    for word, outcome in (("stopped", "would be stopped"), ("shrunk", "would shrink"),
                        ("started", "would start")):  # fmt: skip
-        lines += _runs(effect[word], told)
+        lines += _runs(effect[word], outcome)
     if not any(effect[word] for word in ("stopped", "shrunk")):
-        lines.append("Nobody would be stopped.")
+        lines.append("No run would be stopped.")
     if not effect["settled"]:
-        lines.append("This is not the end of it: more would move later.")
+        lines.append("Later decisions would start or stop more runs.")
     return lines
 
 
-def _runs(listed: list[dict[str, Any]], told: str) -> list[str]:
+def _runs(listed: list[dict[str, Any]], outcome: str) -> list[str]:
     lines = []
     unseen: dict[str, int] = {}
     for each in listed:
         if not each["run"]:
             unseen[each["queue"]] = unseen.get(each["queue"], 0) + 1
             continue
-        count = f" {each['members']}" if each.get("members") else ""
-        whom = f" for {each['for']}" if each.get("for") else ""
-        lines.append(f"{told}{count}: {each['run']} of queue {each['queue']}{whom}")
-    lines += [f"{told}: {count} runs of queue {name}" for name, count in unseen.items()]
+        count = f" by {each['members']} replicas" if each.get("members") else ""
+        preemptor = f" for {each['for']}" if each.get("for") else ""
+        lines.append(f"{outcome}{count}: {each['run']} of queue {each['queue']}{preemptor}")
+    lines += [f"{outcome}: {count} runs of queue {name}" for name, count in unseen.items()]
     return lines
 
 
-def _told(value: Any) -> str:
+def _formatted(value: Any) -> str:
     if isinstance(value, dict):
-        return amounts.told(value)
+        return quantities.format_amounts(value)
     if isinstance(value, list):
         return ",".join(map(str, value))
     return "-" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""`windlass reservation`: capacity that is set aside for a time, and maintenance windows."""
+"""`windlass reservation`: capacity reserved for a time window, and maintenance windows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 import click
 
-from windlass.cli import amounts, base, client, exits
-from windlass.cli.output import Output
-from windlass.kinds import duration, wire
-from windlass.kinds import reservation as kind
+from windlass.cli.lib import base, client_session, exit_codes, quantities
+from windlass.cli.lib.flags import field_flags
+from windlass.cli.lib.output import Output
+from windlass.kinds import codec
+from windlass.kinds.types import reservation as kind
+from windlass.kinds.values import duration
 from windlass.store import errors
 
 _name = click.argument("name", metavar="NAME")
@@ -17,7 +19,7 @@ _name = click.argument("name", metavar="NAME")
 
 @click.group(name="reservation", cls=base.Group)
 def reservation() -> None:
-    """Set capacity aside for a window of time, or close nodes for maintenance."""
+    """Reserve capacity for a time window, or close nodes for maintenance."""
 
 
 @base.command(
@@ -29,18 +31,24 @@ def reservation() -> None:
     )
 )
 @_name
-@click.option("--from", "start", default=None, metavar="TIME", help="Begin: a time, now, or +2h.")
+@click.option("--from", "start", default=None, metavar="TIME", help="Start: a time, now, or +2h.")
 @click.option("--to", "end", default=None, metavar="TIME", help="End: a time, or +8h.")
-@click.option("--duration", "lasts", default=None, metavar="TIME", help="How long: 8h.")
-@click.option("--schedule", default=None, metavar="CRON", help="Begins again and again.")
-@click.option("--time-zone", default=None, help="Of the schedule.  [default: UTC]")
+@click.option("--duration", "lasts", default=None, metavar="TIME", help="Length of the window: 8h.")
+@click.option(
+    "--schedule", default=None, metavar="CRON", help="Cron schedule of a recurring window."
+)
+@click.option("--time-zone", default=None, help="Time zone of the schedule.  [default: UTC]")
 @click.option("--node", "nodes", multiple=True, help="Reserve this whole node.")
 @click.option("--selector", multiple=True, metavar="KEY=VALUE", help="Reserve nodes with a label.")
-@click.option("--amount", multiple=True, metavar="RESOURCE=N", help="gpu=16, on any nodes.")
-@click.option("--queue", "queues", multiple=True, help="For workloads of this queue and below it.")
-@click.option("--team", "namespaces", multiple=True, help="For workloads of this namespace.")
-@click.option("--user", "users", multiple=True, help="For workloads of this user.")
-@click.option("--reason", default=None, help="Shown to those who wait because of it.")
+@click.option(
+    "--amount", multiple=True, metavar="RESOURCE=N", help="Reserve an amount on any nodes: gpu=16."
+)
+@click.option(
+    "--queue", "queues", multiple=True, help="For runs of this queue and the queues below it."
+)
+@click.option("--team", "namespaces", multiple=True, help="For runs of this namespace.")
+@click.option("--user", "users", multiple=True, help="For runs of this user.")
+@click.option("--reason", default=None, help="Shown to users whose runs wait because of it.")
 @base.target_options
 def create(
     out: Output,
@@ -51,47 +59,55 @@ def create(
     **given: Any,
 ) -> None:
     """Reserve nodes or amounts. Without --queue, --team and --user: a maintenance window."""
-    from windlass.sdk import reservations
+    from windlass.sdk.admin import reservations
 
+    for flag, moment in (("--from", given["start"]), ("--to", given["end"])):
+        _refuse_unreadable(flag, moment)
     try:
         made = reservations.build(
             name,
-            selector=amounts.pairs("selector", selector),
-            amounts=amounts.pairs("amount", amount),
+            selector=quantities.labels("selector", selector),
+            amounts=quantities.pairs("amount", amount),
             **given,
         )
     except errors.Invalid as error:
-        listed = "; ".join(f"{cause.field} {cause.message}" for cause in error.causes)
-        raise exits.CliError(
-            f"Reservation {name} cannot be made like this.", f"{listed}.", exits.INVALID
-        ) from error
-    except duration.Malformed as error:
-        raise exits.CliError(
-            f"--from or --to cannot be read: {error}.",
-            "Write +2h, now, or 2026-12-01T20:00:00Z.",
-            exits.USAGE,
-        ) from error
-    stored = client.call(target, lambda session: session.store.create(made))
+        causes = [(cause.field, cause.message) for cause in error.causes]
+        raise field_flags.refusal(causes, f"Reservation {name} is not valid.") from error
+    stored = client_session.call(target, lambda session: session.store.create(made))
     out.say(f"reservation/{name} created: {_when(stored)}")
-    out.result(wire.to_dict(stored), names=[f"reservation/{name}"])
+    out.result(codec.to_dict(stored), names=[f"reservation/{name}"])
+
+
+def _refuse_unreadable(flag: str, moment: str | None) -> None:
+    from windlass.sdk.admin import reservations
+
+    try:
+        reservations.moment(moment or "now")
+    except duration.Malformed:
+        raise exit_codes.CliError(
+            f"{flag} {moment} cannot be used.",
+            "Write +2h, now, or 2026-12-01T20:00:00Z.",
+            exit_codes.USAGE,
+        ) from None
 
 
 @base.command(examples=("windlass reservation list", "windlass reservation list --json | jq"),
               name="list")  # fmt: skip
 @base.target_options
 def list_reservations(out: Output, target: base.Target) -> None:
-    """List all reservations: when, what, for whom, and how much of it is used."""
+    """List all reservations: window, capacity, beneficiaries and usage."""
 
-    async def work(session: client.Session) -> list[kind.Reservation]:
+    async def work(session: client_session.Session) -> list[kind.Reservation]:
         return (await session.store.list(kind.Reservation)).items
 
-    found = sorted(client.call(target, work), key=lambda each: (_begin(each), each.name))
-    out.result([wire.to_dict(each) for each in found], names=[each.name for each in found])
+    found = sorted(client_session.call(target, work), key=lambda each: (_begin(each), each.name))
+    out.result([codec.to_dict(each) for each in found], names=[each.name for each in found])
     out.table(
         ["NAME", "STATE", "FROM", "TO", "WHAT", "FOR", "USED", "REASON"],
         [
             [each.name, each.status.state or "-", _begin(each) or "-", _end(each) or "-",
-             _what(each), _whom(each), amounts.told(each.status.used), each.spec.reason or "-"]
+             _what(each), _beneficiaries(each), quantities.format_amounts(each.status.used),
+             each.spec.reason or "-"]
             for each in found
         ],
     )  # fmt: skip
@@ -99,28 +115,29 @@ def list_reservations(out: Output, target: base.Target) -> None:
         for trouble in _troubles(each):
             out.warn(f"reservation/{each.name}: {trouble}.")
     if not found:
-        out.hint("No reservations. Make one: windlass reservation create --help")
+        out.hint("No reservations. Create one: windlass reservation create --help")
 
 
 @base.command(examples=("windlass reservation get cooling",))
 @_name
 @base.target_options
 def get(out: Output, name: str, target: base.Target) -> None:
-    """Show one reservation: its window, what it holds, and who is in its way."""
-    found = client.call(target, lambda session: session.store.get(kind.Reservation, name))
+    """Show one reservation: its window, its capacity, its usage, and workloads that block it."""
+    found = client_session.call(target, lambda session: session.store.get(kind.Reservation, name))
     status = found.status
-    out.result(wire.to_dict(found), names=[name])
-    out.say(f"reservation/{name} is {status.state or 'not looked at yet'}: {_when(found)}")
-    out.say(f"  reserves  {_what(found)}, for {_whom(found)}")
+    out.result(codec.to_dict(found), names=[name])
+    out.say(f"reservation/{name} is {status.state or 'new'}: {_when(found)}")
+    out.say(f"  reserves  {_what(found)}, for {_beneficiaries(found)}")
     if found.spec.reason:
         out.say(f"  reason    {found.spec.reason}")
     if status.nodes:
         more = f" and {status.node_count - len(status.nodes)} more"
         rest = more if status.node_count > len(status.nodes) else ""
         out.say(f"  nodes     {', '.join(status.nodes)}{rest}")
-    out.say(f"  used      {amounts.told(status.used)} of {amounts.told(status.reserved)}")
+    used, reserved = map(quantities.format_amounts, (status.used, status.reserved))
+    out.say(f"  used      {used} of {reserved}")
     if status.staying:
-        out.say(f"  staying   {status.staying} workloads of others that cannot be stopped")
+        out.say(f"  blocked   by {status.staying} workloads that cannot be preempted")
     for trouble in _troubles(found):
         out.warn(f"{trouble}.")
 
@@ -129,13 +146,13 @@ def get(out: Output, name: str, target: base.Target) -> None:
 @_name
 @base.target_options
 def delete(out: Output, name: str, target: base.Target) -> None:
-    """Delete a reservation: from now on it is as if it had never been."""
-    client.call(target, lambda session: session.store.delete(kind.Reservation, name))
+    """Delete a reservation. Its capacity is free for all runs again."""
+    client_session.call(target, lambda session: session.store.delete(kind.Reservation, name))
     out.say(f"reservation/{name} deleted")
     out.result({"deleted": [name]}, names=[f"reservation/{name}"])
 
 
-# --- words --------------------------------------------------------------------------------------
+# --- formatting ---------------------------------------------------------------------------------
 
 
 def _when(each: kind.Reservation) -> str:
@@ -158,14 +175,14 @@ def _end(each: kind.Reservation) -> str:
 def _what(each: kind.Reservation) -> str:
     nodes = each.spec.nodes
     if nodes is None:
-        return amounts.told(each.spec.amounts)
+        return quantities.format_amounts(each.spec.amounts)
     if nodes.selector:
-        return "nodes " + amounts.told(nodes.selector)
+        return "nodes " + quantities.format_amounts(nodes.selector)
     names = nodes.names or []
     return f"node {names[0]}" if len(names) == 1 else f"{len(names)} nodes"
 
 
-def _whom(each: kind.Reservation) -> str:
+def _beneficiaries(each: kind.Reservation) -> str:
     named = each.spec.beneficiaries
     if named is None:
         return "maintenance"

@@ -1,4 +1,4 @@
-"""`windlass simulate`: what waits, completion and use would be under other policies or machines."""
+"""`windlass simulate`: wait, completion and utilization under other policies or hardware."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from windlass.cli import base, exits
-from windlass.cli.output import Output, terminal_width
+from windlass.cli.lib import base, exit_codes
+from windlass.cli.lib.output import Output, terminal_width
 
 if TYPE_CHECKING:
     from windlass.sim.compare import Comparison, Progress
+    from windlass.sim.policy_grid import Variant
     from windlass.sim.scenario import Scenario
-    from windlass.sim.variants import Variant
 
 _ORDERS = ("fifo", "lifo", "priority", "fair", "shortest", "attained")
 _BACKFILLS = ("none", "non-reserving", "reserving")
@@ -27,7 +27,7 @@ _WORTH_A_CLICK = 0.005
 
 
 def _choices(*allowed: str) -> Callable[[click.Context, click.Parameter, Any], tuple[str, ...]]:
-    """Values given one by one or joined by commas, each one of those allowed."""
+    """Values from repeated or comma-separated options; each must be allowed."""
 
     def read(
         _ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]
@@ -61,19 +61,19 @@ def _file(name: str, text: str) -> Callable[[Any], Any]:
 @_file("--state", "Exported state of a platform, in place of SOURCE.")
 @_file("--node-list", "Nodes, in openb's columns.")
 @_file("--pod-list", "Pods, in openb's columns, in place of SOURCE.")
-@_file("--arrivals", "Arrival orders for --pod-list: pods come one by one and stay.")
+@_file("--arrivals", "Arrival orders for --pod-list: pods arrive one by one and stay.")
 @click.option("--seed", type=int, help="Which of the --arrivals. [default: the first]")
 @click.option(
     "--nodes", type=click.IntRange(1, 100_000), help="Nodes. [default: mean demand is 80 % of them]"
 )
 @click.option("--gpus", type=click.IntRange(1, 1024), help="GPUs of each node. [default: 8]")
 @click.option("--rack", type=click.IntRange(1), help="Nodes to a rack. [default: no racks]")
-@click.option("--jobs", type=click.IntRange(1), help="Only the first so many jobs.")
+@click.option("--jobs", type=click.IntRange(1), help="Only the first N jobs.")
 @click.option(
     "--order",
     multiple=True,
     callback=_choices(*_ORDERS),
-    help=f"Of every queue: {', '.join(_ORDERS)}.",
+    help=f"Order of every queue: {', '.join(_ORDERS)}.",
 )
 @click.option(
     "--backfill", multiple=True, callback=_choices(*_BACKFILLS), help=f"{', '.join(_BACKFILLS)}."
@@ -85,26 +85,28 @@ def _file(name: str, text: str) -> Callable[[Any], Any]:
     default="as-given",
     show_default=True,
     metavar="KNOWN",
-    help="What jobs say about their duration: known, unknown, as-given, or a factor on the truth.",
+    help="Expected durations: known, unknown, as-given, or a factor of the real duration.",
 )
 @click.option("--set", "edits", multiple=True, metavar="queue.NAME.FIELD=VALUE", help="What if.")
 @click.option("--nodes-scale", multiple=True, metavar="[LABEL=VALUE:]FACTOR", help="What if.")
-@click.option("--load-scale", type=float, metavar="FACTOR", help="Jobs come so much faster.")
-@click.option("--grace", metavar="TIME", help="Between being told to go and being gone.")
-@click.option("--checkpoint", metavar="TIME|never", help="Between checkpoints of a job.")
-@click.option("--restart", metavar="TIME", help="What every start after the first costs.")
-@click.option("--check", is_flag=True, help="Check the rules of scheduling after every decision.")
-@_file("--html", "Write a report with plots, one file that needs nothing else.")
+@click.option("--load-scale", type=float, metavar="FACTOR", help="Factor on the arrival rate.")
+@click.option("--grace", metavar="TIME", help="Time from the eviction signal to the exit of a job.")
+@click.option("--checkpoint", metavar="TIME|never", help="Time between checkpoints of a job.")
+@click.option("--restart", metavar="TIME", help="Time lost by every restart.")
+@click.option(
+    "--check", is_flag=True, help="Check the scheduler's invariants after every decision."
+)
+@_file("--html", "Write a self-contained report with plots.")
 @_file("--records", "Write a CSV file with one row for each attempt of each job.")
 def simulate(out: Output, **given: Any) -> int:
-    """Play demand through the scheduler and compare policies side by side.
+    """Simulate the scheduler on a trace or a load and compare policies side by side.
 
     SOURCE is a public trace (itp/02, philly/6214e9, muri/trace1, openb/default), a job list (CSV,
     plain or gzip) or a described cluster and load (YAML). All combinations of --order, --backfill,
-    --preemption and --pack are played; what is not given stays as the source says. Ctrl-C prints
-    what is finished and ends with 130.
+    --preemption and --pack are simulated; the others stay as in the source. Ctrl-C prints the
+    finished results and exits with 130.
     """
-    from windlass.core import invariants
+    from windlass.core.invariants import invariants
     from windlass.sim import scenario
 
     for name in ("html", "records"):
@@ -115,91 +117,91 @@ def simulate(out: Output, **given: Any) -> int:
         with _progress_bar(out, len(policies)) as progress:
             comparison = _play(played, policies, given["check"], progress)
     except scenario.BadInput as problem:
-        raise exits.CliError(
+        raise exit_codes.CliError(
             str(problem), "See `windlass simulate --help`.", _code_of(problem)
         ) from None
     except invariants.Broken as problem:
-        raise exits.CliError(
-            f"A rule of scheduling was broken: {problem}.",
+        raise exit_codes.CliError(
+            f"Scheduler invariant violated: {problem}.",
             "This is a defect in Windlass: report it with the command and its input.",
-            exits.DEFECT,
+            exit_codes.DEFECT,
         ) from None
-    _tell(out, comparison, given["html"], given["records"])
-    return exits.INTERRUPTED if comparison.interrupted else exits.OK
+    _print_result(out, comparison, given["html"], given["records"])
+    return exit_codes.INTERRUPTED if comparison.interrupted else exit_codes.OK
 
 
 def _code_of(problem: BaseException | None) -> int:
-    from windlass.sim import sources
+    from windlass.sim.inputs import loader
 
     while problem is not None:
-        if isinstance(problem, FileNotFoundError | sources.NoSuchTrace):
-            return exits.NOT_FOUND
+        if isinstance(problem, FileNotFoundError | loader.NoSuchTrace):
+            return exit_codes.NOT_FOUND
         problem = problem.__cause__
-    return exits.INVALID
+    return exit_codes.INVALID
 
 
 def _refuse_unwritable(path: Path | None) -> None:
-    """Better now than after everything was played."""
+    """Checks that files can be written, before the simulation and not after it."""
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise exits.CliError(
-            f"{path} cannot be written: there is no such folder, or it is one itself.",
-            "Name another file.",
+        raise exit_codes.CliError(
+            f"{path} cannot be written: its folder does not exist, or it is a folder.",
+            "Choose another file.",
         )
 
 
 def _play(
     played: Scenario, variants: Sequence[Variant], check: bool, progress: Progress | None
 ) -> Comparison:
-    from windlass.core import facts_check
+    from windlass.core.model import validation
     from windlass.sim import compare, scenario
 
     try:
         return compare.compare(played, variants, check=check, progress=progress)
-    except facts_check.BadFacts as problem:
+    except validation.BadFacts as problem:
         raise scenario.BadInput(f"{played.name}: {problem}.") from problem
 
 
 def _scenario(given: dict[str, Any]) -> Scenario:
-    from windlass.sim import scenario, whatif
+    from windlass.sim import overrides, scenario
 
     played = _with_costs(_source(given), given)
-    for wish in given["nodes_scale"]:
-        played = whatif.nodes_scaled(played, wish)
-    played = whatif.edited(played, given["edits"])
+    for factor in given["nodes_scale"]:
+        played = overrides.nodes_scaled(played, factor)
+    played = overrides.edited(played, given["edits"])
     if given["jobs"]:
-        played = whatif.first(played, given["jobs"])
+        played = overrides.first(played, given["jobs"])
     if given["load_scale"] is not None:
-        played = whatif.load_scaled(played, given["load_scale"])
+        played = overrides.load_scaled(played, given["load_scale"])
     return scenario.with_runtimes(played, given["runtimes"])
 
 
 def _source(given: dict[str, Any]) -> Scenario:
-    from windlass.sim import sources
+    from windlass.sim.inputs import loader
 
     named = [name for name in ("source", "state", "pod_list") if given[name]]
     if len(named) != 1:
         raise click.UsageError("Give one of SOURCE, --state or --pod-list.")
     _refuse_unused(given)
     if given["state"]:
-        return sources.open_state(given["state"])
+        return loader.open_state(given["state"])
     if given["pod_list"]:
         if not given["node_list"]:
             raise click.UsageError("--pod-list needs --node-list.")
-        return sources.open_pods(
+        return loader.open_pods(
             given["node_list"], given["pod_list"], given["arrivals"], given["seed"]
         )
-    hardware = sources.Hardware(
+    hardware = loader.Hardware(
         given["nodes"] or 0, given["gpus"] or 8, given["rack"] or 0, given["node_list"]
     )
-    return sources.open_source(given["source"], hardware)
+    return loader.open_source(given["source"], hardware)
 
 
 def _refuse_unused(given: dict[str, Any]) -> None:
-    """What was given and would change nothing is a mistake."""
+    """Raises for options that have no effect on this source."""
     if not given["pod_list"]:
         for name in ("arrivals", "seed"):
             if given[name] is not None:
-                raise click.UsageError(f"--{name} goes with --pod-list only.")
+                raise click.UsageError(f"--{name} needs --pod-list.")
     described = given["source"].endswith(_DESCRIBED)
     if described or given["state"] or given["pod_list"]:
         for name in ("nodes", "gpus", "rack"):
@@ -210,14 +212,14 @@ def _refuse_unused(given: dict[str, Any]) -> None:
     if given["node_list"] and any(given[name] for name in ("nodes", "gpus", "rack")):
         raise click.UsageError("Give --node-list, or --nodes, --gpus and --rack.")
     if given["seed"] is not None and not given["arrivals"]:
-        raise click.UsageError("--seed chooses one of the --arrivals: give these, too.")
+        raise click.UsageError("--seed selects one of the --arrivals; use --arrivals, too.")
 
 
 def _with_costs(played: Scenario, given: dict[str, Any]) -> Scenario:
     import dataclasses
 
-    from windlass.kinds import duration
-    from windlass.sim import jobspec
+    from windlass.kinds.values import duration
+    from windlass.sim.inputs import job_spec
 
     changed: dict[str, float | None] = {}
     for name in ("grace", "checkpoint", "restart"):
@@ -226,7 +228,7 @@ def _with_costs(played: Scenario, given: dict[str, Any]) -> Scenario:
             changed[name] = None
         elif text is not None:
             try:
-                changed[name] = jobspec.seconds(text)
+                changed[name] = job_spec.seconds(text)
             except duration.Malformed as problem:
                 raise click.BadParameter(f"{problem}.", param_hint=f"--{name}") from problem
     costs = dataclasses.replace(played.costs, **changed)  # type: ignore[arg-type]
@@ -234,27 +236,27 @@ def _with_costs(played: Scenario, given: dict[str, Any]) -> Scenario:
 
 
 def _variants(played: Scenario, given: dict[str, Any]) -> list[Variant]:
-    from windlass.sim import variants, whatif
+    from windlass.sim import overrides, policy_grid
 
     named = (given["order"], given["backfill"], given["preemption"], given["pack"])
     described = given["state"] or given["source"].endswith(_DESCRIBED)
     if not any(named) and not described:
-        # A trace says nothing about its queues; what was set of them holds.
-        fields = whatif.fields_of(played, given["edits"])
+        # A trace does not describe its queues, so --set defines them.
+        fields = overrides.fields_of(played, given["edits"])
         order = () if "order" in fields else ("fifo",)
         backfill = () if fields & {"strict", "reserve"} else _BACKFILLS
         named = (order, backfill, (), ())
-    policies = variants.combinations(*named)
-    undone = whatif.overridden(played, given["edits"], policies)
+    policies = policy_grid.combinations(*named)
+    undone = overrides.overridden(played, given["edits"], policies)
     if undone:
-        option = "--order" if whatif.fields_of(played, [undone]) == {"order"} else "--backfill"
-        raise click.UsageError(
-            f"{option} says of every queue what --set {undone} says otherwise: leave one out."
-        )
+        option = "--order" if overrides.fields_of(played, [undone]) == {"order"} else "--backfill"
+        raise click.UsageError(f"{option} and --set {undone} contradict each other; leave out one.")
     return policies
 
 
-def _tell(out: Output, comparison: Comparison, html: Path | None, records: Path | None) -> None:
+def _print_result(
+    out: Output, comparison: Comparison, html: Path | None, records: Path | None
+) -> None:
     from windlass.sim import compare
 
     data = comparison.data()
@@ -275,46 +277,46 @@ def _tell(out: Output, comparison: Comparison, html: Path | None, records: Path 
 
 
 def _write_report(out: Output, comparison: Comparison, html: Path) -> None:
-    from windlass.sim import report
+    from windlass.sim.report import report_page
 
     if not comparison.outcomes:
-        out.hint(f"no policy was played to its end: no report was written to {html}")
+        out.hint(f"no policy was simulated to its end; no report was written to {html}")
         return
-    with _said_if_unwritable(html):
-        html.write_text(report.page(comparison), encoding="utf-8")
+    with _report_unwritable(html):
+        html.write_text(report_page.page(comparison), encoding="utf-8")
     out.hint(f"report: {html}")
 
 
 def _write_records(out: Output, comparison: Comparison, path: Path) -> None:
-    from windlass.sim import records
+    from windlass.sim.report import records
 
     if not comparison.outcomes:
-        out.hint(f"no policy was played to its end: no records were written to {path}")
+        out.hint(f"no policy was simulated to its end; no records were written to {path}")
         return
-    with _said_if_unwritable(path):
+    with _report_unwritable(path):
         records.write(path, comparison.outcomes)
     out.hint(f"records: {path}")
 
 
 @contextlib.contextmanager
-def _said_if_unwritable(path: Path) -> Iterator[None]:
+def _report_unwritable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        raise exits.CliError(
-            f"{path} cannot be written: {problem.strerror or problem}.", "Name another file."
+        raise exit_codes.CliError(
+            f"{path} cannot be written: {problem.strerror or problem}.", "Choose another file."
         ) from problem
 
 
 def _width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Of the table on a screen that is wide enough."""
+    """The width of the table on a screen that is wide enough."""
     columns = zip(head, *rows, strict=True)
     return sum(max(map(len, column)) + 2 for column in columns) - 2
 
 
 @contextlib.contextmanager
 def _progress_bar(out: Output, policies: int) -> Iterator[Progress | None]:
-    """A bar on a terminal; nothing where nobody looks."""
+    """A progress bar on a terminal; nothing elsewhere."""
     if not out.human or not sys.stderr.isatty():
         yield None
         return
@@ -328,7 +330,7 @@ def _progress_bar(out: Output, policies: int) -> Iterator[Progress | None]:
     tasks: dict[str, Any] = {}
     shown: dict[str, float] = {}
 
-    def tell(policy: str, done: int, total: int) -> None:
+    def report_progress(policy: str, done: int, total: int) -> None:
         if policy not in tasks:
             tasks[policy] = bar.add_task(f"{len(tasks) + 1}/{policies} {policy}", total=total)
         if done - shown.get(policy, -total) >= total * _WORTH_A_CLICK or done == total:
@@ -336,4 +338,4 @@ def _progress_bar(out: Output, policies: int) -> Iterator[Progress | None]:
             bar.update(tasks[policy], completed=done)
 
     with bar:
-        yield tell
+        yield report_progress

@@ -13,19 +13,16 @@ the rights of a waiting workload only shrink while a decision is made, and a ref
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import queues
-from windlass.core.queues import Sums, Tree
-from windlass.core.roster import Piece
-
-if TYPE_CHECKING:
-    from windlass.core.cycle import Cycle
-    from windlass.core.facts import Unit
-    from windlass.core.victims import Pool
+from windlass.core.decision import terminating
+from windlass.core.decision.state import DecisionState
+from windlass.core.model.types import Workload
+from windlass.core.quota import quota_tree
+from windlass.core.quota.quota_tree import QuotaTree, Sums
+from windlass.core.snapshot.running_index import EvictionUnit
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -37,11 +34,11 @@ _PRIORITIES = 1 << 20
 class Yielding:
     """Of one decision: which queues have surplus, and who may take it."""
 
-    def __init__(self, cycle: Cycle) -> None:
-        self._tree: Tree = cycle.snapshot.tree
-        elastic = cycle.snapshot.roster.elastic
+    def __init__(self, state: DecisionState) -> None:
+        self._tree: QuotaTree = state.snapshot.tree
+        elastic = state.snapshot.running_index.elastic
         names = sorted(name for name in elastic if name in self._tree.queues)
-        self._claims = cycle.fair_shares.claims if names else {}
+        self._claims = state.fair_shares.claims if names else {}
         self._elastic = names
         self._found: dict[str, list[str]] = {}
 
@@ -55,7 +52,7 @@ class Yielding:
 
     def _gives(self, name: str, to: str) -> bool:
         """Whether a queue is above its claim where the two queues part."""
-        mine, theirs = self._tree.parting(to, name)
+        mine, theirs = self._tree.diverging_paths(to, name)
         if not mine or not theirs:
             return False  # one of them is above the other: they share one claim
         return self._tree.dominant_share(theirs[-1]) > self._claims[theirs[-1]]
@@ -66,17 +63,23 @@ class Yielding:
         return np.clip(priority, -_PRIORITIES // 2, _PRIORITIES // 2) - share * _PRIORITIES
 
 
-def is_fair(cycle: Cycle, unit: Unit, need: Sums, pieces: Iterable[Piece]) -> bool:
+def of(state: DecisionState) -> Yielding:
+    return state.cache(Yielding, lambda: Yielding(state))
+
+
+def is_fair(
+    state: DecisionState, workload: Workload, need: Sums, pieces: Iterable[EvictionUnit]
+) -> bool:
     """Whether these pieces of other queues may go by this rule, together: each queue keeps its
     guarantee, and none ends up with a smaller share than the queue of the preemptor."""
-    before, left = cycle.snapshot.tree, cycle.departures.left()
+    before, left = state.snapshot.tree, terminating.of(state).left()
     gone, own = dict[str, Sums](), dict[str, Sums]()
     for piece in pieces:
-        sums = own if piece.running.unit.queue == unit.queue else gone
-        queues.add(sums.setdefault(piece.running.unit.queue, {}), piece.held)
-    mine_gone = own.get(unit.queue, {})
+        sums = own if piece.running.workload.queue == workload.queue else gone
+        quota_tree.add(sums.setdefault(piece.running.workload.queue, {}), piece.usage)
+    mine_gone = own.get(workload.queue, {})
     for name in gone:
-        mine, theirs = before.parting(unit.queue, name)
+        mine, theirs = before.diverging_paths(workload.queue, name)
         for queue in theirs:
             taken = _below(before, gone, queue)
             stays = _less(before.used[queue], left.get(queue, {}), taken)
@@ -84,35 +87,24 @@ def is_fair(cycle: Cycle, unit: Unit, need: Sums, pieces: Iterable[Piece]) -> bo
                 return False
         top, stays = theirs[-1], _less(before.used[theirs[-1]], left.get(theirs[-1], {}))
         stays = _less(stays, _below(before, gone, top))
-        holds = _less(cycle.tree.used[mine[-1]], mine_gone)
-        queues.add(holds, need)
+        holds = _less(state.tree.used[mine[-1]], mine_gone)
+        quota_tree.add(holds, need)
         if before.share_of(mine[-1], holds) > before.share_of(top, stays):
             return False
     return True
 
 
-def fair_part(cycle: Cycle, unit: Unit, need: Sums, pool: Pool, order: Ints) -> Mask:
-    """As many pieces of a pool, in an order, as may go by this rule even if all of them do."""
-    found = np.zeros(len(pool), np.bool_)
-    chosen: list[Piece] = []
-    for i in order.tolist():
-        if is_fair(cycle, unit, need, [*chosen, pool.pieces[i]]):
-            chosen.append(pool.pieces[i])
-            found[i] = True
-    return found
-
-
-def _below(tree: Tree, sums: Mapping[str, Sums], queue: str) -> Sums:
+def _below(tree: QuotaTree, sums: Mapping[str, Sums], queue: str) -> Sums:
     """What is named of a queue and of those below it."""
     found: Sums = {}
     for name, each in sums.items():
         if queue in tree.path(name):
-            queues.add(found, each)
+            quota_tree.add(found, each)
     return found
 
 
 def _less(sums: Mapping[str, int], *others: Mapping[str, int]) -> Sums:
     found = dict(sums)
     for other in others:
-        queues.add(found, other, -1)
+        quota_tree.add(found, other, -1)
     return found

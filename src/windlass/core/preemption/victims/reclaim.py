@@ -15,86 +15,88 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence, Set
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import order, victims
-from windlass.core.facts import SHARE_UNIT
-from windlass.core.queues import Sums, Tree
-from windlass.core.roster import Columns
-from windlass.core.victims import (
+from windlass.core.decision.state import DecisionState
+from windlass.core.model.types import SHARE_UNIT
+from windlass.core.preemption.victims import victim_candidates
+from windlass.core.preemption.victims.candidates import (
     BORROWED,
     FIRST,
     OUTRANKED,
     SURPLUS,
     YIELDING,
     Branch,
-    Claim,
-    Pool,
+    Candidates,
+    PreemptionRequest,
 )
-
-if TYPE_CHECKING:
-    from windlass.core.cycle import Cycle
+from windlass.core.queueing import queue_order
+from windlass.core.quota.quota_tree import QuotaTree, Sums
+from windlass.core.snapshot.running_index import QueueColumns
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
-def pool(cycle: Cycle, claim: Claim, *, wide: bool = False, fair: bool = False) -> Pool:
-    """Every workload that may be stopped for the claim: of its own queue those that give way to it,
-    of other queues the preferred victims; `wide`: all of queues that borrow. Of surplus that yields
-    it holds more than may go at once, so that place can decide which of it goes; `fair`: no more
-    than that."""
-    found: list[Pool] = []
-    own, mask = victims.own_victims(cycle, claim)
+def pool(
+    state: DecisionState, claim: PreemptionRequest, *, wide: bool = False, fair: bool = False
+) -> Candidates:
+    """Every workload that may be evicted for the request: of its own queue those that it outranks,
+    of other queues the preferred victims; `wide`: all workloads of queues that borrow. Of surplus
+    it contains more than may be evicted at once, so that placement can choose; `fair`: no more than
+    that."""
+    found: list[Candidates] = []
+    own, mask = victim_candidates.own_victims(state, claim)
     if mask.any():
         first, last = (SURPLUS, OUTRANKED) if claim.inside else (YIELDING, FIRST)
         kinds, rows = np.where(own.surplus, first, last), np.flatnonzero(mask)
-        found.append(victims.part_of(cycle, claim.unit.queue, own, rows, kinds))
+        found.append(victim_candidates.part_of(state, claim.workload.queue, own, rows, kinds))
     conditional = False
-    if claim.scarce and cycle.policy.reclaim:
-        borrowers = _Borrowers(cycle, claim, _without(claim, own, mask))
+    if claim.scarce and state.policy.reclaim:
+        borrowers = _Borrowers(state, claim, _without(claim, own, mask))
         found += borrowers.parts(wide=wide)
         conditional = borrowers.conditional
-    if not claim.inside:  # who is inside its guarantee may take back more than surplus
+    if not claim.inside:  # within its guarantee it may take back more than surplus
         known = {name for part in found for name, _ in part.queues}
-        found += victims.surplus_parts(cycle, claim, known)
-    everybody = victims.joined(cycle, claim, found, conditional=conditional)
-    return victims.fair_part(cycle, claim, everybody) if fair else everybody
+        found += victim_candidates.surplus_parts(state, claim, known)
+    all_candidates = victim_candidates.joined(state, claim, found, conditional=conditional)
+    return victim_candidates.fair_part(state, claim, all_candidates) if fair else all_candidates
 
 
-def _without(claim: Claim, own: Columns, gone: Mask) -> Tree:
-    """The tree by which the preemptor's right is judged: where its queue is outside its guarantee,
-    as if all that it outranks there were gone."""
+def _without(claim: PreemptionRequest, own: QueueColumns, gone: Mask) -> QuotaTree:
+    """The tree by which the preemptor's right is judged. Where its queue is outside its guarantee:
+    without the workloads of the queue that it outranks."""
     tree = claim.tree.fork()
     if not claim.inside and gone.any():
-        left = {resource: int(own.held_of(resource)[gone].sum()) for resource in tree.ruled}
-        tree.add(claim.unit.queue, left, firm=False, sign=-1)
+        left = {
+            resource: int(own.usage_of(resource)[gone].sum()) for resource in tree.limited_resources
+        }
+        tree.add(claim.workload.queue, left, non_preemptible=False, sign=-1)
     return tree
 
 
 @dataclasses.dataclass(slots=True)
 class _Rows:
-    """The workloads of one queue, in pieces, and behind them those that are about to start: they
-    count, and are nobody's victims."""
+    """The eviction units of one queue, followed by the workloads that are about to start: these
+    count, but are never victims."""
 
     queue: str
-    columns: Columns
+    columns: QueueColumns
     held: Ints
-    """By resource that is reclaimed; nothing of pieces that were told to go."""
-    told: Mask
+    """By resource that is reclaimed; 0 for units that are evicted already."""
+    leaving: Mask
     new: Mask
-    """Starts of this decision, which can still be withheld."""
-    firm: Mask
+    """Starts of this decision, which can still be retracted."""
+    non_preemptible: Mask
     surplus: Mask
     keys: list[npt.NDArray[np.generic]]
-    """By which the queue would keep them, the first key counting most."""
+    """The order in which the queue keeps them; the first key counts most."""
     beyond: Mask
     """Wholly beyond the guarantee at every level so far."""
     above: Ints
-    """How far above its share the queue is before the piece goes."""
+    """How far above its share the queue is before the unit is evicted."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -105,22 +107,34 @@ class _Known:
     rows: dict[str, _Rows]
 
 
-class _Borrowers:
-    """Of one claim: the branches that borrow what its queue is guaranteed."""
+@dataclasses.dataclass(slots=True)
+class ReclaimCache:
+    """Results of one round of preemption about queues that borrow."""
 
-    def __init__(self, cycle: Cycle, claim: Claim, hoped: Tree) -> None:
-        self._cycle, self._claim, self._hoped = cycle, claim, hoped
+    candidates: dict[object, tuple[object, Candidates | None]] = dataclasses.field(
+        default_factory=dict
+    )
+    """Candidates of a queue, and the version of its branch for which they hold."""
+    branches: dict[object, tuple[object, _Known]] = dataclasses.field(default_factory=dict)
+    """The same of branches of the tree."""
+
+
+class _Borrowers:
+    """For one request: the branches that borrow what its queue is guaranteed."""
+
+    def __init__(self, state: DecisionState, claim: PreemptionRequest, hoped: QuotaTree) -> None:
+        self._state, self._claim, self._hoped = state, claim, hoped
         self._scarce = sorted(claim.scarce)
         self._excess: dict[str, Sums] = {}
         self._spare: dict[str, Sums] = {}
         self.conditional = False
-        """Whether the claim may take from some branches only once others have given."""
+        """Whether the request may take from some branches only after it took from others."""
 
-    def parts(self, *, wide: bool) -> Iterator[Pool]:
+    def parts(self, *, wide: bool) -> Iterator[Candidates]:
         """Queue by queue, from the level of the preemptor upwards. At each level the right is
-        judged as if all had gone that may go below it: what is chosen is checked again."""
+        judged as if all candidates below it were evicted; the chosen set is checked again."""
         claim, tree, hoped = self._claim, self._claim.tree, self._hoped
-        name = claim.unit.queue
+        name = claim.workload.queue
         path = tree.path(name)
         meeting = self._by_meeting_point(path)
         for depth, shared in enumerate((*path, "")):
@@ -143,7 +157,7 @@ class _Borrowers:
         """Where the paths meet -> the last queue before that -> queues below it, with it."""
         tree, above = self._claim.tree, set(path)
         found: dict[str, dict[str, list[str]]] = {}
-        for name in sorted(tree.queues.keys() - {self._claim.unit.queue}):
+        for name in sorted(tree.queues.keys() - {self._claim.workload.queue}):
             top, shared = _branch(tree.path(name), above)
             found.setdefault(shared, {}).setdefault(top, []).append(name)
         return found
@@ -160,39 +174,43 @@ class _Borrowers:
         )
 
     def _give_back(self, shared: str, tops: Sequence[str]) -> None:
-        """Counts everything preemptible of these branches as gone, for the levels above."""
+        """Subtracts the preemptible usage of these branches, for the levels above."""
         tree = self._claim.tree
         for top in tops if shared else ():
             amounts = {
-                r: tree.used[top].get(r, 0) - tree.firm[top].get(r, 0)
-                for r in tree.guarantee[self._claim.unit.queue]
+                r: tree.used[top].get(r, 0) - tree.non_preemptible[top].get(r, 0)
+                for r in tree.guarantee[self._claim.workload.queue]
             }
             if top == shared:  # of an ancestor only its own workloads
                 amounts = {
-                    r: tree.direct(tree.used, top, r) - tree.direct(tree.firm, top, r)
+                    r: tree.direct(tree.used, top, r) - tree.direct(tree.non_preemptible, top, r)
                     for r in amounts
                 }
-            self._hoped.add(shared, amounts, firm=False, sign=-1)
+            self._hoped.add(shared, amounts, non_preemptible=False, sign=-1)
 
     # --- the workloads of a branch
 
-    def _part(self, name: str, top: str, depth: int, *, whole: bool, wide: bool) -> Pool | None:
-        """The same for all claims, until a workload of the branch starts or goes."""
-        kept = self._would_take_back(name, top) if self._claim.contested else ()
-        known = self._cycle.desk.borrowed
+    def _part(
+        self, name: str, top: str, depth: int, *, whole: bool, wide: bool
+    ) -> Candidates | None:
+        """The same for all requests, until a workload of the branch starts or is evicted."""
+        kept = self._would_take_back(name, top) if self._claim.borrowed else ()
+        known = self._state.cache(ReclaimCache).candidates
         key = (name, top, whole, depth, wide, kept, *self._scarce)
-        at = self._changes(top)
+        at: tuple[int, ...] = self._changes(top)
+        if kept:
+            at = (self._state.context.cluster.version, *at)
         if key not in known or known[key][0] != at:
             known[key] = (at, self._victims(name, top, depth, kept, whole=whole, wide=wide))
         return known[key][1]
 
     def _would_take_back(self, name: str, top: str) -> tuple[str, ...]:
-        """Contested resources in which the queue is inside its guarantee, up to the top of the
-        branch. Where each of two workloads has a right to what the other borrows, the one that
-        runs goes on: they would stop each other in turns for ever."""
+        """Borrowed resources in which the queue is inside its guarantee, up to the top of the
+        branch. Where each of two workloads may reclaim what the other borrows, and would be short
+        of it, the running one stays: otherwise they would preempt each other forever."""
         tree, found = self._claim.tree, list[str]()
         levels = tree.path(name)[: tree.path(name).index(top) + 1]
-        for resource in sorted(self._claim.contested):
+        for resource in sorted(self._claim.borrowed):
             if tree.guarantee[name].get(resource) and all(
                 tree.used[level].get(resource, 0) <= tree.guarantee[level].get(resource, 0)
                 for level in levels
@@ -201,9 +219,10 @@ class _Borrowers:
         return tuple(found)
 
     def _changes(self, top: str) -> tuple[int, ...]:
-        """Of a branch: how many started there, and how many were told to go."""
+        """The version of a branch: how many workloads started there, and how many pods were
+        evicted."""
         claim = self._claim
-        gone = sum(len(piece.seats) for piece in claim.departed.get(top, ()))
+        gone = sum(len(piece.pods) for piece in claim.departed.get(top, ()))
         found: tuple[int, ...] = (len(claim.starting.get(top, ())), gone)
         for child in claim.tree.children.get(top, ()):
             found += self._changes(child)
@@ -211,7 +230,7 @@ class _Borrowers:
 
     def _victims(
         self, name: str, top: str, depth: int, kept: Sequence[str], *, whole: bool, wide: bool
-    ) -> Pool | None:
+    ) -> Candidates | None:
         known = self._known(top, depth, whole=whole)
         rows = known.rows[name]
         columns, size = rows.columns, len(rows.columns.pieces)
@@ -222,18 +241,25 @@ class _Borrowers:
         else:
             mask = rows.beyond[:size].copy()
         for resource in kept:
-            mask &= columns.held_of(resource) == 0
-        mask = _with_all_surplus(columns, mask, rows.told[:size])
-        mask = mask & victims.evictable(self._claim, name, columns)
-        mask = victims.to_withhold(self._cycle, name, columns, mask)
+            holds = columns.usage_of(resource) > 0
+            if resource not in self._claim.contested:
+                holds &= victim_candidates.finds_too_little(
+                    self._state, columns, holds & mask, resource
+                )
+            mask &= ~holds
+        mask = _with_all_surplus(columns, mask, rows.leaving[:size])
+        mask = mask & victim_candidates.evictable(self._claim, name, columns)
+        mask = victim_candidates.to_retract(self._state, name, columns, mask)
         if not mask.any():
             return None
         kinds = np.where(columns.surplus, SURPLUS, BORROWED)
         branch = (known.branch, rows.above[:size])
-        return victims.part_of(self._cycle, name, columns, np.flatnonzero(mask), kinds, branch)
+        return victim_candidates.part_of(
+            self._state, name, columns, np.flatnonzero(mask), kinds, branch
+        )
 
     def _known(self, top: str, depth: int, *, whole: bool) -> _Known:
-        known, at = self._cycle.desk.branches, self._changes(top)
+        known, at = self._state.cache(ReclaimCache).branches, self._changes(top)
         key = (top, whole, depth, *self._scarce)
         if key not in known or known[key][0] != at:
             self._excess, self._spare = {}, {}
@@ -243,12 +269,12 @@ class _Borrowers:
             weights = {name: tree.queues[name].weight for name in rows}
             branch = Branch(top, depth, weights, self._excess, self._spare, levels, tree.capacity)
             known[key] = (at, _Known(branch, rows))
-        found: _Known = known[key][1]
-        return found
+        return known[key][1]
 
     def _below(self, name: str, *, whole: bool = True) -> list[_Rows]:
-        """Every queue of a branch, looked at level by level up to its top. Not `whole`: only the
-        workloads of the queue itself, against what its children are not guaranteed."""
+        """Every queue of a branch, judged level by level up to its top. Not `whole`: only the
+        workloads of the queue itself, against what is left of its guarantee beside its
+        children's."""
         tree = self._claim.tree
         guarantee = {r: tree.guarantee[name].get(r, 0) for r in self._scarce}
         rest = dict(guarantee)
@@ -269,43 +295,53 @@ class _Borrowers:
         return found
 
     def _direct(self, name: str) -> _Rows:
-        columns, claim = victims.columns_of(self._cycle, name), self._claim
-        told = columns.leaving.copy()
+        columns, claim = victim_candidates.columns_of(self._state, name), self._claim
+        leaving = columns.leaving.copy()
         for piece in claim.departed.get(name, ()):
-            told[columns.rows_told(piece)] = True
-        held = np.stack([columns.held_of(r) for r in self._scarce])
-        held[:, told] = 0
+            leaving[columns.rows_evicted(piece)] = True
+        held = np.stack([columns.usage_of(r) for r in self._scarce])
+        held[:, leaving] = 0
         queue = claim.tree.queues[name]
         priority, since, started = (
-            victims.priorities(queue, columns),
+            victim_candidates.priorities(queue, columns),
             columns.since,
             columns.started,
         )
-        firm, surplus, starting = columns.firm, columns.surplus, claim.starting.get(name, ())
-        new = self._cycle.desk.starts.get(name)
-        new = np.zeros(len(told), np.bool_) if new is None else new
+        non_preemptible, surplus, starting = (
+            columns.non_preemptible,
+            columns.surplus,
+            claim.starting.get(name, ()),
+        )
+        new = victim_candidates.cache_of(self._state).starts.get(name)
+        new = np.zeros(len(leaving), np.bool_) if new is None else new
         if starting:
-            count, now = len(starting), np.full(len(starting), self._cycle.now)
+            count, now = len(starting), np.full(len(starting), self._state.now)
             sums = np.array([[s.get(r, 0) for _, s in starting] for r in self._scarce], np.int64)
             held, no = np.hstack([held, sums]), np.zeros(count, np.bool_)
-            priority = np.append(priority, [order.priority(queue, unit) for unit, _ in starting])
+            priority = np.append(
+                priority, [queue_order.priority(queue, workload) for workload, _ in starting]
+            )
             since, started = np.append(since, now), np.append(started, now)
-            firm, surplus, told, new = (np.append(each, no) for each in (firm, surplus, told, new))
+            non_preemptible, surplus, leaving, new = (
+                np.append(each, no) for each in (non_preemptible, surplus, leaving, new)
+            )
         keys: list[npt.NDArray[np.generic]] = [-priority, since, started]
         beyond, above = np.ones(len(priority), np.bool_), np.zeros(len(priority), np.int64)
-        return _Rows(name, columns, held, told, new, firm, surplus, keys, beyond, above)
+        return _Rows(
+            name, columns, held, leaving, new, non_preemptible, surplus, keys, beyond, above
+        )
 
     def _judge(self, level: str, rows: list[_Rows], guarantee: Sums, weight: int) -> None:
-        """At one level of the tree: what lies beyond its guarantee, and how far above it is before
-        each piece goes. Those stay longest that are inside a guarantee further down, then those
-        that cannot be stopped, then those of children that are least above their own share."""
+        """At one level of the tree: which units lie beyond its guarantee, and how far above it the
+        level is before each is evicted. Units within a guarantee further down are kept longest,
+        then non-preemptible ones, then those of children that are least above their share."""
         held = np.concatenate([each.held for each in rows], axis=1)
         beyond = np.concatenate([each.beyond for each in rows])
-        firm = np.concatenate([each.firm for each in rows])
+        non_preemptible = np.concatenate([each.non_preemptible for each in rows])
         surplus = np.concatenate([each.surplus for each in rows])
         above = np.concatenate([each.above for each in rows])
         keys = [np.concatenate(each) for each in zip(*(each.keys for each in rows), strict=True)]
-        sequence = _in_order([4 * beyond + 2 * ~firm + surplus, above, *keys])
+        sequence = _in_order([4 * beyond + 2 * ~non_preemptible + surplus, above, *keys])
         upto = np.empty_like(held)
         upto[:, sequence] = np.cumsum(held[:, sequence], axis=1)
         excess = upto - np.array([[guarantee[r]] for r in self._scarce], np.int64)
@@ -322,8 +358,8 @@ class _Borrowers:
             begin = own.stop
 
     def _note(self, level: str, used: Ints, before: Ints, guarantee: Sums) -> None:
-        """What a queue uses above its guarantee; and what it can spare, so that it keeps its
-        guarantee, or what it held before this decision if that is less."""
+        """Records what a queue uses above its guarantee, and what can be taken from it so that it
+        keeps its guarantee, or its usage before this decision if that is less."""
         excess, spare = self._excess.setdefault(level, {}), self._spare.setdefault(level, {})
         for r, now, then in zip(self._scarce, used.tolist(), before.tolist(), strict=True):
             excess[r], spare[r] = now - guarantee[r], now - min(max(0, guarantee[r]), then)
@@ -340,11 +376,11 @@ class _Borrowers:
 
 
 def _in_order(keys: Sequence[npt.NDArray[np.generic]]) -> Ints:
-    """The numbers in the order of the keys, the first key counting most. Among equals the last
-    comes first, so that from the end the first goes first."""
+    """The numbers in the order of the keys; the first key counts most. Equal ones are in reverse
+    order, so that read from the end the first comes first."""
     size = len(keys[0])
-    told = [key[::-1] for key in keys if size and not (key == key[0]).all()]
-    return size - 1 - (np.lexsort(told[::-1]) if told else np.arange(size))
+    leaving = [key[::-1] for key in keys if size and not (key == key[0]).all()]
+    return size - 1 - (np.lexsort(leaving[::-1]) if leaving else np.arange(size))
 
 
 def _branch(path: Sequence[str], above: Set[str]) -> tuple[str, str]:
@@ -358,8 +394,9 @@ def _branch(path: Sequence[str], above: Set[str]) -> tuple[str, str]:
     return top, ""
 
 
-def _with_all_surplus(columns: Columns, mask: Mask, told: Mask) -> Mask:
-    """A unit's least goes only where all above it may go with it, or was told to go before."""
+def _with_all_surplus(columns: QueueColumns, mask: Mask, leaving: Mask) -> Mask:
+    """Without minimums whose surplus is neither a candidate nor evicted already: the minimum of a
+    workload is evicted only together with its surplus."""
     if columns.surplus.any() and mask.any():
-        mask[columns.first] &= np.logical_and.reduceat(mask | told, columns.first)
+        mask[columns.first] &= np.logical_and.reduceat(mask | leaving, columns.first)
     return mask

@@ -1,15 +1,15 @@
-"""Which workloads go for another queue when the preferred victims do not help: chosen by place.
+"""Reclaim when the preferred victims do not help: victims are chosen by the nodes they run on.
 
-All preemptible workloads of queues that borrow may go, as long as every queue keeps its guarantee
-(`budgets.Budget`). Nodes are looked at one by one, the cheapest first. On each the cheapest set of
-workloads is found whose departure makes room for one more pod there, by branch and bound; a gang
-takes the cheapest of these, node after node, until all its pods have room. For a single pod the
-answer is the best there is on the nodes that are looked at; for gangs it is a good one. Where that
-ends short of room and few workloads are concerned, all sets of them are tried.
+All preemptible workloads of queues that borrow are candidates, as long as every queue keeps its
+guarantee (`victim_budgets.Budget`). Nodes are searched one by one, the cheapest first. On each,
+branch and bound finds the cheapest set of workloads whose eviction lets one more pod fit; a gang
+takes the cheapest of these, node after node, until all its pods fit. For a single pod the answer is
+optimal on the searched nodes; for gangs it is a heuristic. Where that ends with too little and few
+workloads are candidates, all sets of them are tried.
 
-A gang goes as a whole, so it may happen that every set that suffices takes a queue below its
-guarantee. Then, and only then, one workload of a queue may go that reaches into the guarantee, if
-it ran long enough (`Pool.shielded`); the set that leaves queues least below is taken.
+A gang is evicted as a whole, so every set that suffices may take a queue below its guarantee. Then,
+and only then, one workload of a queue that reaches into the guarantee may be evicted, if it ran
+long enough (`Candidates.shielded`). The set that leaves queues the least below is taken.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ import dataclasses
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import freeing, sparing
-from windlass.core.budgets import Budget, Prices
-from windlass.core.choosing import HELD, UNLOCKED
-from windlass.core.place import Failure
-from windlass.core.shapes import Shape
-from windlass.core.victims import Pool
-
-if TYPE_CHECKING:
-    from windlass.core.freeing import Plan, Price, Trial
+from windlass.core.cluster.device_allocation import HELD, UNLOCKED
+from windlass.core.model.equivalence import Shape
+from windlass.core.placement.placement_context import PlacementFailure
+from windlass.core.preemption.victims import reprieve, victim_selection
+from windlass.core.preemption.victims.candidates import Candidates, Price
+from windlass.core.preemption.victims.quota_check import QuotaCheck
+from windlass.core.preemption.victims.simulation import PreemptionSimulation
+from windlass.core.preemption.victims.victim_budgets import Budget, Prices
+from windlass.core.preemption.victims.victim_selection import Plan
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 NODES = 64
-"""Nodes that are looked at closely; twice as many as a gang has pods, if that is more."""
+"""Nodes that are searched; twice as many as a gang has pods, if that is more."""
 DOMAINS = 8
 STEPS, STEPS_IN_ALL = 1000, 20_000
 """Sets that are tried on one node, and in one search."""
@@ -50,8 +49,8 @@ _OFF_NODE = 24
 
 
 def find(
-    trial_of: Callable[[Pool], Trial],
-    pool: Pool,
+    trial_of: Callable[[Candidates], PreemptionSimulation],
+    pool: Candidates,
     models: tuple[str, ...],
     *,
     at: float,
@@ -64,7 +63,7 @@ def find(
         return None
     part = pool if len(may_go) == len(pool) else pool.only(may_go)
     trial = trial_of(part)
-    if trial.cycle.work.exhausted or not trial.fits(np.ones(len(part), np.bool_)):
+    if trial.state.work.exhausted or not trial.fits(np.ones(len(part), np.bool_)):
         return None
     search = _Search(trial, Budget(part, at if straddling else None))
     chosen = search.best()
@@ -76,7 +75,9 @@ def find(
     gone = np.ones(len(few), np.bool_)
     if not last.suffices(gone):
         return None
-    plan = freeing.settled(last, gone, search.prices.rank[rows].argsort().argsort(), models)
+    plan = victim_selection.settled(
+        last, gone, search.prices.rank[rows].argsort().argsort(), models
+    )
     if plan is None:
         return None
     everyone = np.zeros(len(pool), np.bool_)
@@ -86,7 +87,7 @@ def find(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Item:
-    """A piece that may go, and what goes with it."""
+    """A candidate, and the surplus that is evicted with it."""
 
     pieces: tuple[int, ...]
     most: tuple[int, ...]
@@ -96,22 +97,22 @@ class _Item:
 class _Search:
     """One preemptor, one pool, one budget."""
 
-    def __init__(self, trial: Trial, budget: Budget) -> None:
+    def __init__(self, trial: PreemptionSimulation, budget: Budget) -> None:
         self.trial, self.pool, self.budget = trial, trial.pool, budget
-        self.shape, self.count = trial.shape, sum(wish.count for wish in trial.wishes)
+        self.shape, self.count = trial.shape, sum(request.count for request in trial.requests)
         self.prices = Prices(trial.pool, budget)
         self.follow = _followers(trial.pool)
         self.gone: set[int] = set()
         self.steps = STEPS_IN_ALL
         self.nodes = _Nodes(trial, self.shape)
         self.exact = (
-            trial.alike and sparing.is_plain(trial.base, self.shape) and _all_whole(trial.pool)
+            trial.identical and reprieve.is_plain(trial.base, self.shape) and _all_whole(trial.pool)
         )
         """Whether counting tells where a pod fits, without trying."""
 
     def best(self) -> set[int] | None:
         """The pieces that go; None if no set was found."""
-        if len(self.trial.wishes) > 1 or (not self.trial.alike and self.count > 1):
+        if len(self.trial.requests) > 1 or (not self.trial.identical and self.count > 1):
             return self._in_sequence()
         most = self._caps(range(len(self.pool)))
         if self.count == 1:
@@ -126,9 +127,9 @@ class _Search:
 
     def _caps(self, gone: Iterable[int]) -> Ints:
         trial, mask = self.trial, self.mask(gone)
-        if trial.alike:
+        if trial.identical:
             return trial.caps(mask, self.shape)
-        caps = trial.cluster(mask).caps(self.shape)
+        caps = trial.cluster(mask).pod_capacity(self.shape)
         return caps if trial.within is None else np.where(trial.within, caps, 0)
 
     def mask(self, gone: Iterable[int]) -> Mask:
@@ -169,14 +170,14 @@ class _Search:
         return self._by_all_sets(nodes)
 
     def _by_all_sets(self, nodes: Ints) -> tuple[Price, set[int]] | None:
-        """Of few pieces, the cheapest set that leaves room for all pods of the gang."""
+        """Of few candidates, the cheapest set without which all pods of the gang fit."""
         here = {i for node in nodes.tolist() for i in self.nodes.gains(node)}
         if not self.exact or len(here) > MOST_PIECES or len(nodes) > MOST_NODES:
             return None
         trying = _AllSets(self, nodes.tolist(), sorted(here, key=self.prices.rank.__getitem__))
         steps = trying.run(min(STEPS, self.steps))
         self.steps -= steps
-        self.trial.cycle.work.spend(_WORK * steps)
+        self.trial.state.work.spend(_WORK * steps)
         return trying.found
 
     def _until_allowed(self, chosen: list[int]) -> bool:
@@ -204,7 +205,8 @@ class _Search:
         return found
 
     def _may_do(self, node: int) -> bool:
-        """A quick look: whether one more pod would fit if each piece went that can be spared."""
+        """A quick check: whether one more pod would fit without every unit that the budgets let
+        go."""
         if not self.exact:
             return True
         missing = self._missing(node, 1 if self.count == 1 else self.pods_on(node) + 1)
@@ -212,11 +214,11 @@ class _Search:
             if self.goes((i,)):
                 self.undo((i,))
                 missing = _less(missing, amounts)
-        self.trial.cycle.work.spend(len(self.nodes.gains(node)))
+        self.trial.state.work.spend(len(self.nodes.gains(node)))
         return all(each <= 0 for each in missing)
 
     def _missing(self, node: int, pods: int) -> list[int]:
-        """For so many pods, without those who go already."""
+        """What so many pods miss, without the units that are chosen already."""
         found = [
             pods * need - have
             for have, need in zip(self.nodes.free(node), self.nodes.per_pod, strict=True)
@@ -238,7 +240,7 @@ class _Search:
     def one_more(
         self, node: int, pods: int, best: Price | None = None
     ) -> tuple[Price, tuple[int, ...]] | None:
-        """The cheapest pieces to go, with those that go already, until so many pods fit there."""
+        """The cheapest units to evict besides the chosen ones so that so many pods fit there."""
         missing, gains = self._missing(node, pods), self.nodes.gains(node)
         items = []
         for i in sorted(gains.keys() - self.gone, key=self.prices.rank.__getitem__):
@@ -252,11 +254,11 @@ class _Search:
         branching = _Branching(self, node, pods, items, best)
         steps = branching.run(missing, min(STEPS, self.steps))
         self.steps -= steps
-        self.trial.cycle.work.spend(_WORK * steps)
+        self.trial.state.work.spend(_WORK * steps)
         return branching.found
 
     def _elsewhere(self, here: set[int]) -> list[_Item]:
-        """Pieces on other nodes: a quota may need them to go."""
+        """Units on other nodes: a quota may require that they are evicted."""
         nothing = (0,) * len(self.nodes.per_pod)
         others = (i for i in self.prices.sequence.tolist() if i not in here)
         return [
@@ -269,14 +271,14 @@ class _Search:
         a single one may start by its quotas."""
         trial, gone = self.trial, (*self.gone, *chosen)
         if not self.exact:
-            trial.cycle.work.spend(len(trial.base))
-            if trial.alike:
+            trial.state.work.spend(len(trial.base))
+            if trial.identical:
                 if int(self._caps(gone)[node]) < pods:
                     return False
             else:
                 mask, only = self.mask(gone), np.zeros(len(trial.base), np.bool_)
                 only[node] = trial.within is None or bool(trial.within[node])
-                if isinstance(trial.place(trial.cluster(mask), mask, only), Failure):
+                if isinstance(trial.place(trial.cluster(mask), mask, only), PlacementFailure):
                     return False
         return self.count > 1 or self.allow(gone)
 
@@ -284,10 +286,10 @@ class _Search:
         """Whether quotas and the rights of the preemptor's queue allow it."""
         if not self.trial.quota:
             return True
-        return sparing.Books(self.trial.claim, self.pool, self.mask(gone)).allow()
+        return QuotaCheck(self.trial.claim, self.pool, self.mask(gone)).allow()
 
     def goes(self, pieces: Sequence[int]) -> bool:
-        """Counts them as gone within the budgets, all or none."""
+        """Takes them out of the budgets, all or none."""
         for number, i in enumerate(pieces):
             if not self.budget.take(i):
                 self.undo(pieces[:number])
@@ -301,11 +303,11 @@ class _Search:
     # --- several roles
 
     def _in_sequence(self) -> set[int] | None:
-        """Where pods differ or mind their neighbours: in the order of prices, and node after node,
-        as long as budgets allow."""
+        """Where pods differ or have affinity terms: in the order of prices, and node after node, as
+        long as budgets allow."""
         first = np.full(len(self.pool), len(self.trial.base), np.int64)
         flat = self.pool.flat
-        np.minimum.at(first, flat.seat_of, flat.members[0])
+        np.minimum.at(first, flat.pod_of, flat.members[0])
         for sequence in (self.prices.sequence, np.lexsort((self.prices.rank, first))):
             gone: dict[int, None] = {}
             for i in sequence.tolist():
@@ -319,7 +321,7 @@ class _Search:
 
 
 class _Filling:
-    """A gang that takes room for its pods on one node after another."""
+    """A gang that frees capacity for its pods on one node after another."""
 
     def __init__(
         self, search: _Search, nodes: Ints, free: Ints, most: Ints, *, at_once: bool
@@ -331,7 +333,7 @@ class _Filling:
         self.chosen: list[int] = []
 
     def run(self) -> bool:
-        """Whether all pods have room once the chosen are gone."""
+        """Whether all pods fit without the chosen units."""
         search, heap, have = self._search, self._heap, self._have
         for node in self._first:
             self._offer(node)
@@ -361,7 +363,7 @@ class _Filling:
             heapq.heappush(self._heap, (*found[:2], node))
 
     def _step(self, node: int) -> tuple[int, Price, tuple[int, ...]] | None:
-        """Fewer pods than could be, what it costs, who goes."""
+        """Fewer pods than could be, what it costs, and which units are evicted."""
         have = self._have[node]
         wanted = min(int(self._most[node]) - have, self._missing if self._at_once else 1)
         for more in range(wanted, 0, -1):
@@ -466,14 +468,14 @@ class _Branching:
 class _Nodes:
     """What nodes have, and what pieces hold there, in the measures of one pod."""
 
-    def __init__(self, trial: Trial, shape: Shape) -> None:
+    def __init__(self, trial: PreemptionSimulation, shape: Shape) -> None:
         self._base, self._flat, self._needs = trial.base, trial.pool.flat, shape.needs
         self.per_pod = (*(need for _, need in shape.needs), *(r.count for r in shape.requests))
-        self._eligible = [trial.base.bank.eligible(request) for request in shape.requests]
-        self._width = max(1, trial.base.bank.compute.shape[1])
+        self._eligible = [trial.base.device_table.eligible(request) for request in shape.requests]
+        self._width = max(1, trial.base.device_table.compute.shape[1])
         size = np.arange(len(trial.base) + 1)
-        self._seats = np.argsort(self._flat.members[0], kind="stable")
-        self._seats_begin = np.searchsorted(self._flat.members[0][self._seats], size)
+        self._pods = np.argsort(self._flat.members[0], kind="stable")
+        self._pods_begin = np.searchsorted(self._flat.members[0][self._pods], size)
         owners = self._flat.devices[0] // self._width
         self._grants = np.argsort(owners, kind="stable")
         self._grants_begin = np.searchsorted(owners[self._grants], size)
@@ -482,11 +484,11 @@ class _Nodes:
     def free(self, node: int) -> tuple[int, ...]:
         base = self._base
         amounts = tuple(int(base.free[column, node]) for column, _ in self._needs)
-        unlocked = base.bank.mode[node] == UNLOCKED
+        unlocked = base.device_table.mode[node] == UNLOCKED
         return amounts + tuple(int((each[node] & unlocked).sum()) for each in self._eligible)
 
     def gains(self, node: int) -> dict[int, tuple[int, ...]]:
-        """By piece that is there, what the node would have more of without it."""
+        """By eviction unit on the node, what the node would have more of without it."""
         found = self._gains.get(node)
         if found is None:
             found = self._gains[node] = self._find(node)
@@ -494,8 +496,8 @@ class _Nodes:
 
     def _find(self, node: int) -> dict[int, tuple[int, ...]]:
         flat, sums, width = self._flat, dict[int, list[int]](), len(self._needs)
-        for at in self._seats[self._seats_begin[node] : self._seats_begin[node + 1]].tolist():
-            own = sums.setdefault(int(flat.seat_of[at]), [0] * len(self.per_pod))
+        for at in self._pods[self._pods_begin[node] : self._pods_begin[node + 1]].tolist():
+            own = sums.setdefault(int(flat.pod_of[at]), [0] * len(self.per_pod))
             for number, (column, _) in enumerate(self._needs):
                 own[number] += int(flat.members[1 + column, at])
         for at in self._grants[self._grants_begin[node] : self._grants_begin[node + 1]].tolist():
@@ -506,17 +508,17 @@ class _Nodes:
         return {i: tuple(own) for i, own in sums.items()}
 
     def of(self, pieces: Iterable[int]) -> set[int]:
-        """Where they are."""
+        """The nodes of these units."""
         flat, found = self._flat, set[int]()
         for i in pieces:
-            begin, end = np.searchsorted(flat.seat_of, (i, i + 1)).tolist()
+            begin, end = np.searchsorted(flat.pod_of, (i, i + 1)).tolist()
             found.update(flat.members[0, begin:end].tolist())
         return found
 
     def sums(self, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """By node, of the pieces that are there."""
+        """By node, the sum of the weights of its eviction units."""
         flat = self._flat
-        found = np.bincount(flat.members[0], weights[flat.seat_of], len(self._base))
+        found = np.bincount(flat.members[0], weights[flat.pod_of], len(self._base))
         return found.astype(np.float64)
 
 
@@ -524,8 +526,8 @@ def _less(missing: Sequence[int], amounts: Sequence[int]) -> list[int]:
     return [m - amount for m, amount in zip(missing, amounts, strict=True)]
 
 
-def _followers(pool: Pool) -> dict[int, tuple[int, ...]]:
-    """Least of an elastic workload -> its surplus, which goes with it."""
+def _followers(pool: Candidates) -> dict[int, tuple[int, ...]]:
+    """Minimum of an elastic workload -> its surplus, which is evicted with it."""
     found: dict[int, list[int]] = {}
     rows = np.flatnonzero((pool.least >= 0) & (pool.least != np.arange(len(pool))))
     for i in rows.tolist():
@@ -533,6 +535,6 @@ def _followers(pool: Pool) -> dict[int, tuple[int, ...]]:
     return {least: tuple(rows) for least, rows in found.items()}
 
 
-def _all_whole(pool: Pool) -> bool:
+def _all_whole(pool: Candidates) -> bool:
     """Whether every device that these hold is held by one of them alone."""
     return bool((pool.flat.devices[4] == HELD).all())

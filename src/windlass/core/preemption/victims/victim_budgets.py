@@ -7,27 +7,30 @@ go one by one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windlass.core import victims
-from windlass.core.facts import SHARE_UNIT
-from windlass.core.victims import FIRST, Branch, Giving, Pool, Taken
-
-if TYPE_CHECKING:
-    from windlass.core.freeing import Price
+from windlass.core.model.types import SHARE_UNIT
+from windlass.core.preemption.victims import candidates
+from windlass.core.preemption.victims.candidates import (
+    FIRST,
+    Branch,
+    Candidates,
+    Giving,
+    Price,
+    Taken,
+)
 
 
 class Budget:
     """What may still be taken from each queue, resource by resource, while pieces are chosen."""
 
-    def __init__(self, pool: Pool, shields_at: float | None) -> None:
+    def __init__(self, pool: Candidates, shields_at: float | None) -> None:
         self._pool, self._at = pool, shields_at
         self._slots: dict[tuple[int, str, str], int] = {}
         """(branch, queue, resource) -> number."""
         self._limit: list[int] = []
-        self._unit: list[int] = []
+        self._workload: list[int] = []
         """What the whole cluster has."""
         self._taken: list[int] = []
         self._largest: list[int] = []
@@ -65,7 +68,7 @@ class Budget:
     @property
     def below(self) -> int:
         """By how much queues are below their guarantees, in millionths of the cluster."""
-        over = zip(self._taken, self._limit, self._unit, strict=True)
+        over = zip(self._taken, self._limit, self._workload, strict=True)
         return sum((t - m) * SHARE_UNIT // u for t, m, u in over if t > m)
 
     def amounts(self, i: int) -> list[tuple[int, int]]:
@@ -91,17 +94,17 @@ class Budget:
                     if key not in self._slots:
                         self._slots[key] = len(self._limit)
                         self._limit.append(spare)
-                        self._unit.append(max(1, branch.capacity.get(resource, 0)))
+                        self._workload.append(max(1, branch.capacity.get(resource, 0)))
                         self._taken.append(0)
                         self._largest.append(0)
                     yield self._slots[key], amount
 
 
 class Prices:
-    """What sets of pieces cost: as `freeing.price`, after what queues are left below their
-    guarantees. Told of thousands of small sets, so in plain Python."""
+    """What sets of victims cost: as `victim_selection.price`, after how far queues are left below
+    their guarantees. Asked for thousands of small sets, so in plain Python."""
 
-    def __init__(self, pool: Pool, budget: Budget) -> None:
+    def __init__(self, pool: Candidates, budget: Budget) -> None:
         self._pool, self._budget = pool, budget
         self.cost = pool.lost * pool.size
         self.sequence = np.lexsort(
@@ -137,7 +140,7 @@ class Prices:
                 before = found.get(queue)
                 found[queue] = (branch, taken if before is None else before[1].also(taken))
         taken_from = ((branch, queue, own) for queue, (branch, own) in found.items())
-        return victims.giving(taken_from, own_queue=own_queue)
+        return candidates.giving(taken_from, own_queue=own_queue)
 
     def _taken(self, i: int) -> tuple[str, Branch, Taken] | None:
         pool = self._pool

@@ -1,6 +1,7 @@
-"""For programs that run as a job: who am I, and how far am I. Standard library only.
+"""For programs that run as a job: their replica, and their progress. Standard library of
+Python 3.8 or newer only.
 
-All of it also works outside a job: then the program is the only member of itself.
+It also works outside a job: then the program is a single replica.
 """
 
 from __future__ import annotations
@@ -20,37 +21,37 @@ T = TypeVar("T")
 
 MOST_METRICS = 64
 _EVERY = 0.5
-"""Seconds between two looks of `progress` at its place: nobody reads faster."""
+"""Seconds between two reports of `progress`."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Context:
-    """Which member of which run this process is."""
+    """The run and the replica of this process."""
 
     run: str
     """Name of the run; "" outside a job."""
     attempt: int
-    """0 for the first start. A later one may find what an earlier one left."""
+    """Number of the attempt, from 0. A later attempt may find checkpoints of an earlier one."""
     role: str
     index: int
-    """This member's place in its role."""
+    """Index of this replica in its role."""
     rank: int
-    """Its place in the whole run."""
+    """Rank of this replica in the run."""
     size: int
-    """How many members there are."""
+    """Number of replicas."""
     hosts: tuple[str, ...]
-    """Where they are, by rank; empty if nobody said."""
+    """Host names of the replicas, by rank; empty if unknown."""
     checkpoint: Path | None
-    """Where to keep what must outlive this attempt."""
+    """Folder of the checkpoints, which outlives this attempt."""
 
     @property
     def inside(self) -> bool:
-        """Whether this is a job at all."""
+        """Whether the process runs as a job."""
         return bool(self.run)
 
 
 def context(environ: Mapping[str, str] = os.environ) -> Context:
-    """Who this process is.
+    """The run and the replica of this process.
 
     >>> me = context({"WINDLASS_RUN": "train", "WINDLASS_RANK": "1", "WINDLASS_SIZE": "4"})
     >>> me.run, me.rank, me.size, me.attempt
@@ -77,72 +78,72 @@ def report(
     checkpointed: bool = False,
     **more: float,
 ) -> None:
-    """Tells how far the job is and what it measured: `windlass ps`, `get` and `why` show it.
+    """Reports the progress and the metrics of the job, which `windlass ps`, `get` and `why` show.
 
-    `report(0.25, loss=1.7)`. What was reported before and is not named again stays. Outside a job
-    it does nothing. Cheap: it writes one small file, so call it as often as you like.
+    `report(0.25, loss=1.7)`. Earlier metrics that are not given again stay. Outside a job it does
+    nothing. It writes one small file, so call it as often as you like.
 
-    `report(checkpointed=True)` says that the state was just saved. A run that allows moves is moved
-    only soon after that, and of runs that may be preempted the one that loses the least work goes.
+    `report(checkpointed=True)` reports a new checkpoint. The scheduler moves a movable run only
+    soon after one, and prefers victims that lose the least work.
     """
     if fraction is not None and not 0 <= fraction <= 1:
-        raise ValueError(f"fraction is {fraction}; it goes from 0 to 1")
+        raise ValueError(f"fraction is {fraction}; it must be from 0 to 1")
     path = os.environ.get("WINDLASS_PROGRESS", "")
     with _lock:
         if fraction is not None:
-            _said.fraction = float(fraction)
+            _reported.fraction = float(fraction)
         if checkpointed:
-            _said.checkpoint = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            _reported.checkpoint = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         for name, value in {**(metrics or {}), **more}.items():
             number = float(value)
             if math.isfinite(number):
-                _said.metrics[name] = number
+                _reported.metrics[name] = number
             else:
-                _said.metrics.pop(name, None)
-        if len(_said.metrics) > MOST_METRICS:
-            _said.metrics.clear()
+                _reported.metrics.pop(name, None)
+        if len(_reported.metrics) > MOST_METRICS:
+            _reported.metrics.clear()
             raise ValueError(
-                f"more than {MOST_METRICS} metrics; a metric is a series, not a step: use one name"
+                f"more than {MOST_METRICS} metrics; use one name for all steps of a metric"
             )
         if path:
             _write(path)
 
 
 def progress(iterable: Iterable[T], total: int | None = None) -> Iterator[T]:
-    """The items, while reporting how many of them are done.
+    """Yields the items, and reports the fraction that is done.
 
     >>> sum(progress([1, 2, 3]))
     6
     """
     if total is None and isinstance(iterable, Sized):
         total = len(iterable)
-    told = float("-inf")
+    reported = float("-inf")
     for done, item in enumerate(iterable):
         now = time.monotonic()
-        if total and now - told >= _EVERY:
-            told = now
+        if total and now - reported >= _EVERY:
+            reported = now
             report(min(1.0, done / total))
         yield item
     report(1.0)
 
 
-@dataclasses.dataclass(slots=True)
-class _Said:
+@dataclasses.dataclass
+class _Reported:
     fraction: float | None = None
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     checkpoint: str | None = None
 
 
 _lock = threading.Lock()
-_said = _Said()
+_reported = _Reported()
 
 
 def _write(path: str) -> None:
-    """Whole or not at all: whoever reads it never sees half a report."""
+    """Writes the file atomically: a reader never sees half a report."""
     content = {
-        "fraction": _said.fraction,
-        "metrics": _said.metrics,
-        "checkpoint": _said.checkpoint,
+        "fraction": _reported.fraction,
+        "metrics": _reported.metrics,
+        "checkpoint": _reported.checkpoint,
     }
     text = json.dumps({key: value for key, value in content.items() if value not in (None, {})})
     new = f"{path}.{os.getpid()}.new"

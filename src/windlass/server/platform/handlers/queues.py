@@ -1,107 +1,81 @@
-"""The sharing tree over the platform API: what it is, and what another one would do.
+"""The quota tree over the platform API: the present one, and the effect of another one.
 
-    GET  /apis/platform.windlass.dev/v1alpha1/queues          for everybody who may list queues
+    GET  /apis/platform.windlass.dev/v1alpha1/queues          for callers who may list queues
     POST /apis/platform.windlass.dev/v1alpha1/queues/plan     {"queues": [Queue], "prune": false}
 
-A plan changes nothing; it is for those who may change queues. Amounts and counts are everybody's to
-see; a run's name only theirs who may read it.
+A plan writes nothing; it is for callers who may update queues. Amounts and counts are visible to
+every user; the name of a run only to users who may read the run.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
 
-from windlass.kinds import queue, queuetree, validation, wire
-from windlass.kinds.run import Run
-from windlass.server import bodies, platform, platformpaths
-from windlass.server.identity import Attributes, Identity
-from windlass.server.objects import json_response
-from windlass.server.rights import Rights
-from windlass.store import client, errors
+from windlass.kinds import codec, quota_tree_file, validate
+from windlass.kinds.types import queue
+from windlass.kinds.types.run import Run
+from windlass.server.auth.authorization import Rights
+from windlass.server.auth.identity import Attributes, Identity
+from windlass.server.http import bodies
+from windlass.server.http.responses import json_response
+from windlass.server.platform import paths
+from windlass.server.platform.call import PlatformCall
+from windlass.store import errors, interface
+
+if TYPE_CHECKING:
+    from windlass.control.explain.service import Explainer
 
 MOST_QUEUES = 10_000
+ExplainerFactory = Callable[[], "Awaitable[Explainer]"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Question:
-    plan: bool
-
-    def right(self) -> Attributes:
-        resource = queue.Queue.resource
-        return Attributes("update" if self.plan else "list", resource.group, resource.plural)
-
-
-def match(raw_path: str) -> Question | None:
-    """The question that a path asks, if it is one of ours."""
-    match platformpaths.parts(raw_path):
-        case ["queues"]:
-            return Question(plan=False)
-        case ["queues", "plan"]:
-            return Question(plan=True)
-    return None
-
-
-class Sharing:
-    """Answers, with the caller's rights."""
-
-    def __init__(self, store: client.Store, rights: Rights, questions: platform.Platform) -> None:
+class QueueService:
+    def __init__(self, store: interface.Store, rights: Rights, explain: ExplainerFactory) -> None:
         self._store = store
         self._rights = rights
-        self._questions = questions
+        self._explainer = explain
 
-    async def answer(
-        self, request: web.BaseRequest, identity: Identity, asked: Question
-    ) -> web.Response:
-        wanted = "POST" if asked.plan else "GET"
-        if request.method != wanted:
-            raise errors.MethodNotAllowed(f"this is asked with {wanted}")
-        await self._rights.authorize(identity, asked.right())
-        told = await (self._plan(request, identity) if asked.plan else self._tree(identity))
-        return json_response(
-            {
-                "kind": "QueuePlan" if asked.plan else "QueueTree",
-                "apiVersion": f"{platformpaths.GROUP}/{platformpaths.VERSION}",
-                **told,
-            }
+    async def tree(self, call: PlatformCall) -> web.Response:
+        from windlass.control.explain import quota_tree
+
+        explainer = await self._explainer()
+        run_name = await self._run_names(call.identity)
+        return _response(
+            "QueueTree",
+            await explainer.read(
+                lambda snapshot, now, policy: quota_tree.tree(snapshot, now, policy, run_name)
+            ),
         )
 
-    async def _tree(self, identity: Identity) -> dict[str, Any]:
-        from windlass.control import sharing
+    async def plan(self, call: PlatformCall) -> web.Response:
+        """What another tree would change. Nothing is written."""
+        from windlass.control.convert import run_workloads
+        from windlass.control.explain import quota_tree
 
-        explainer = await self._questions.explainer()
-        shown = await self._shown(identity)
-        return await explainer.look(
-            lambda snapshot, now, policy: sharing.tree(snapshot, now, policy, shown)
-        )
-
-    async def _plan(self, request: web.BaseRequest, identity: Identity) -> dict[str, Any]:
-        from windlass.control import sharing, snapshots
-
-        body = await bodies.read_object(request)
+        body = await bodies.read_object(call.request)
         current = {each.name: each for each in (await self._store.list(queue.Queue)).items}
         wanted = _read(body)
         if not body.get("prune"):
             wanted = {**current, **wanted}
-        problems = queuetree.problems(wanted)
+        problems = quota_tree_file.problems(wanted)
         if problems:
-            return {"problems": problems}
-        explainer = await self._questions.explainer()
-        shown = await self._shown(identity)
-        told = await explainer.look(
-            lambda snapshot, now, policy: sharing.changed(
-                snapshot, now, policy, snapshots.read_queues(wanted.values()), shown
+            return _response("QueuePlan", {"problems": problems})
+        explainer = await self._explainer()
+        run_name = await self._run_names(call.identity)
+        changes = await explainer.read(
+            lambda snapshot, now, policy: quota_tree.changed(
+                snapshot, now, policy, run_workloads.read_queues(wanted.values()), run_name
             )
         )
-        return {"problems": [], **told}
+        return _response("QueuePlan", {"problems": [], **changes})
 
-    async def _shown(self, identity: Identity) -> Any:
-        """What to call a run: its name, if the caller may read it."""
-        explainer = await self._questions.explainer()
+    async def _run_names(self, identity: Identity) -> Callable[[str], str]:
+        """From a Run's uid to its name; "" if the caller may not read the Run."""
+        explainer = await self._explainer()
         readable = set()
         for namespace in explainer.namespaces():
             resource = Run.resource
@@ -116,6 +90,11 @@ class Sharing:
             )
 
         return name
+
+
+def _response(kind: str, content: dict[str, Any]) -> web.Response:
+    head = {"kind": kind, "apiVersion": f"{paths.GROUP}/{paths.VERSION}"}
+    return json_response({**head, **content})
 
 
 def _read(body: dict[str, Any]) -> dict[str, queue.Queue]:
@@ -136,13 +115,13 @@ def _one(value: Any) -> queue.Queue:
     if not isinstance(value, dict):
         raise errors.BadRequest("each of queues must be a Queue")
     head = {"apiVersion": queue.Queue.resource.api_version, "kind": "Queue"}
-    value = validation.defaulted(queue.Queue, {**value, **head})
-    faults: Iterable[Any] = validation.validate(queue.Queue, value)
+    value = validate.defaulted(queue.Queue, {**value, **head})
+    faults: Iterable[Any] = validate.validate(queue.Queue, value)
     causes = tuple(errors.Cause(fault.path, fault.message) for fault in faults)
     if causes:
         name = str((value.get("metadata") or {}).get("name", ""))[:80]
         raise errors.Invalid(f'Queue "{name}" is invalid', causes=causes)
     try:
-        return wire.from_dict(queue.Queue, value)
+        return codec.from_dict(queue.Queue, value)
     except msgspec.ValidationError as problem:
         raise errors.BadRequest(f"a queue cannot be read: {problem}") from problem

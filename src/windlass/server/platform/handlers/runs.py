@@ -1,66 +1,40 @@
-"""The platform API: questions that no object answers. why, ps and plan.
+"""Questions about runs that no object answers: why, ps and plan.
 
     GET  /apis/platform.windlass.dev/v1alpha1/namespaces/NS/runs/NAME/why
     GET  /apis/platform.windlass.dev/v1alpha1[/namespaces/NS]/ps?limit=&finished=&user=&queue=
     POST /apis/platform.windlass.dev/v1alpha1/namespaces/NS/plan      a Run
 
-`server.app` has authenticated the caller; this asks for the right to get, list or create runs,
-and shows nobody the names of runs that he may not read. Blobs of the same group are in `blobs`.
+An answer has the names of other runs only where the caller may read them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
 from aiohttp import web
 
-from windlass.kinds import kubernetes, times, wire
-from windlass.kinds.run import Run
-from windlass.server import admission, bodies, platformpaths, queries
-from windlass.server.identity import Attributes, Identity
-from windlass.server.rights import Rights
-from windlass.store import client, errors
-from windlass.store.embedded import rules
+from windlass.kinds import codec
+from windlass.kinds.types import core
+from windlass.kinds.types.run import Run
+from windlass.kinds.values import times
+from windlass.server.apiserver import admission
+from windlass.server.auth import privileges
+from windlass.server.auth.authorization import Rights
+from windlass.server.auth.identity import Attributes, Identity
+from windlass.server.http import bodies, queries
+from windlass.server.http.responses import json_response
+from windlass.server.platform import paths
+from windlass.server.platform.call import PlatformCall
+from windlass.server.platform.parameters import MOST_ROWS
+from windlass.store import errors, interface
+from windlass.store.embedded import strategy
 
 if TYPE_CHECKING:
-    from windlass.control.explainer import Explainer, Waiting
+    from windlass.control.explain.service import Explainer, Waiting
 
-FIRST_WAITING, LAST_FINISHED, MOST = 50, 10, 1000
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Question:
-    """What a path asks."""
-
-    what: str
-    namespace: str = ""
-    name: str = ""
-
-    @property
-    def method(self) -> str:
-        return "POST" if self.what == "plan" else "GET"
-
-    def right(self) -> Attributes:
-        """What the caller must be allowed to do."""
-        verb = {"why": "get", "ps": "list", "plan": "create"}[self.what]
-        resource = Run.resource
-        return Attributes(verb, resource.group, resource.plural, "", self.namespace, self.name)
-
-
-def match(raw_path: str) -> Question | None:
-    """The question that a path asks, if it is one."""
-    match platformpaths.parts(raw_path):
-        case ["namespaces", namespace, "runs", name, "why"] if namespace and name:
-            return Question("why", namespace, name)
-        case ["namespaces", namespace, "ps" | "plan" as what] if namespace:
-            return Question(what, namespace)
-        case ["ps"]:
-            return Question("ps")
-    return None
+FIRST_WAITING, LAST_FINISHED = 50, 10
 
 
 class Costs(Protocol):
@@ -69,54 +43,28 @@ class Costs(Protocol):
     async def cost_of(self, owner: Run) -> str: ...
 
 
-class Platform:
-    """Answers; what it needs for that is loaded with the first question."""
+class RunService:
+    """The explainer, and what it imports, is loaded with the first request."""
 
-    def __init__(self, store: client.Store, rights: Rights) -> None:
+    def __init__(self, store: interface.Store, rights: Rights, costs: Costs | None = None) -> None:
         self._store = store
         self._rights = rights
         self._explainer: Explainer | None = None
-        self.costs: Costs | None = None
-        """Who knows what Runs cost."""
+        self.costs = costs
+        """What Runs cost; None without a ledger."""
 
     async def stop(self) -> None:
         if self._explainer is not None:
             await self._explainer.stop()
 
-    async def answer(
-        self, request: web.BaseRequest, identity: Identity, question: Question
-    ) -> web.Response:
-        if request.method != question.method:
-            raise errors.MethodNotAllowed(f"{question.what} is asked with {question.method}")
-        await self._rights.authorize(identity, question.right())
-        if question.namespace:
-            await self._store.get(kubernetes.Namespace, question.namespace)
-        if question.what == "why":
-            told = await self._why(identity, question)
-        elif question.what == "ps":
-            told = await self._ps(request, question)
-        else:
-            told = await self._plan(request, identity, question)
-        kind = {"why": "Why", "ps": "RunPage", "plan": "Plan"}[question.what]
-        if "sentences" in told:
-            told["summary"] = " ".join(told["sentences"])
-        told = {
-            "kind": kind,
-            "apiVersion": f"{platformpaths.GROUP}/{platformpaths.VERSION}",
-            **told,
-        }
-        return web.Response(
-            body=msgspec.json.encode(told), headers={"Content-Type": "application/json"}
-        )
+    async def why(self, call: PlatformCall) -> web.Response:
+        """Why a run waits, when it ends, or how it ended."""
+        from windlass.control.explain import narrative
 
-    # --- the three questions
-
-    async def _why(self, identity: Identity, question: Question) -> dict[str, Any]:
-        from windlass.control import story
-
-        run = await self._store.get(Run, question.name, question.namespace)
+        await self._store.get(core.Namespace, call.namespace)
+        run = await self._store.get(Run, call.parameters["run"], call.namespace)
         explainer = await self.explainer()
-        told: dict[str, Any] = {
+        answer: dict[str, Any] = {
             "run": run.name,
             "namespace": run.namespace,
             "phase": run.status.phase,
@@ -125,65 +73,84 @@ class Platform:
         found = None
         if run.status.phase == "Queued" and await explainer.seen(run):
             found = await explainer.waiting(run)
+        preempted = await self._preempted(call, run, explainer)
         if found is not None:
-            return told | await self._told(identity, found, explainer)
-        end = await explainer.ends(run) if run.status.phase == "Running" else None
-        told |= story.of_other(run, end, times.now())
+            told = await self.explained(call, found, explainer)
+            told["sentences"] = [*preempted, *told["sentences"]]
+            return _response("Why", answer | told)
+        known = await explainer.ends(run) if run.status.phase == "Running" else (None, "")
+        answer |= narrative.of_other(run, *known, times.now())
+        answer["sentences"] = [*preempted, *answer["sentences"]]
         cost = await self.costs.cost_of(run) if self.costs else ""
         if cost:
-            told["cost"] = cost
-            word = "has cost" if run.finished else "has cost so far"
-            told["sentences"] = [*told.get("sentences", ()), f"It {word} {cost}."]
-        return told
+            answer["cost"] = cost
+            verb = "has cost" if run.finished else "has cost so far"
+            answer["sentences"] = [*answer.get("sentences", ()), f"It {verb} {cost}."]
+        return _response("Why", answer)
 
-    async def _ps(self, request: web.BaseRequest, question: Question) -> dict[str, Any]:
-        from windlass.control import story
+    async def ps(self, call: PlatformCall) -> web.Response:
+        """The runs of a namespace, or of all that the caller may see: active, waiting, and the last
+        finished ones."""
+        from windlass.control.explain import narrative
 
-        query = request.rel_url.query
+        if call.namespace:
+            await self._store.get(core.Namespace, call.namespace)
+        query = call.query
         explainer = await self.explainer()
         user, queue = query.get("user", ""), query.get("queue", "")
 
+        seen = None if call.namespace else await self._listed(call.identity, explainer)
+
         def wanted(run: Run) -> bool:
+            if seen is not None and run.namespace not in seen:
+                return False
             return (not user or run.spec.user == user) and (not queue or run.spec.queue == queue)
 
         page = await explainer.page(
-            question.namespace,
-            waiting=_number(query, "limit", FIRST_WAITING),
-            finished=_number(query, "finished", LAST_FINISHED),
-            wanted=wanted if user or queue else None,
+            call.namespace,
+            waiting=number(query, "limit", FIRST_WAITING),
+            finished=number(query, "finished", LAST_FINISHED),
+            wanted=wanted if user or queue or seen is not None else None,
         )
-        return {
-            "items": [story.row(each) for each in page.rows],
-            "active": page.active,
-            "waiting": page.waiting,
-            "finished": page.finished,
-        }
+        return _response(
+            "RunPage",
+            {
+                "items": [narrative.row(each) for each in page.rows],
+                "active": page.active,
+                "waiting": page.waiting,
+                "finished": page.finished,
+            },
+        )
 
-    async def _plan(
-        self, request: web.BaseRequest, identity: Identity, question: Question
-    ) -> dict[str, Any]:
-        body = await bodies.read_object(request)
-        admission.admit_create(identity, Run.resource, body)
-        drafted = await self._draft(question.namespace, body)
+    async def plan(self, call: PlatformCall) -> web.Response:
+        """When and where a Run would start, and what it would cost. Nothing is created."""
+        await self._store.get(core.Namespace, call.namespace)
+        body = await bodies.read_object(call.request)
+        admission.admit_create(call.identity, Run.resource, body)
+        drafted = await self._draft(call.namespace, body)
+        spec = drafted["spec"]
+        await privileges.check(
+            self._rights, call.identity, call.namespace, drafted["metadata"]["name"],
+            high=spec["priority"] > privileges.HIGHEST, firm=not spec["preemptible"],
+        )  # fmt: skip
         explainer = await self.explainer()
-        found = await explainer.plan(wire.from_dict(Run, drafted))
-        told = await self._told(identity, found, explainer, planned=True)
-        cost = await self.costs.estimate(wire.from_dict(Run, drafted)) if self.costs else None
+        found = await explainer.plan(codec.from_dict(Run, drafted))
+        answer = await self.explained(call, found, explainer, planned=True)
+        cost = await self.costs.estimate(codec.from_dict(Run, drafted)) if self.costs else None
         if cost is not None:
-            told["cost"] = cost
-            told["sentences"] = [*told.get("sentences", ()), cost["sentence"]]
+            answer["cost"] = cost
+            answer["sentences"] = [*answer.get("sentences", ()), cost["sentence"]]
         for key in ("uid", "creationTimestamp", "resourceVersion", "generation"):
             drafted["metadata"].pop(key, None)
-        return {"object": drafted, **told}
+        return _response("Plan", {"object": drafted, **answer})
 
     # --- parts
 
     async def _draft(self, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The object as it would be created: checked and with its defaults. Nothing is written,
-        and the right to write is not needed."""
+        """The object as it would be created: validated and with its defaults."""
         options = queries.writing({"dryRun": "All", "fieldValidation": "Strict"}, "")
-        checked = rules.checked_body(Run, body, namespace, options)
-        made: dict[str, Any] = rules.new_object(Run, checked, times.now().timestamp())
+        checked = strategy.checked_body(Run, body, namespace, options)
+        made: dict[str, Any] = strategy.new_object(Run, checked, times.now().timestamp())
         name = made["metadata"]["name"]
         with contextlib.suppress(errors.NotFound):
             await self._store.get(Run, name, namespace)
@@ -194,26 +161,47 @@ class Platform:
 
     async def explainer(self) -> Explainer:
         if self._explainer is None:
-            from windlass.control.explainer import Explainer
+            from windlass.control.explain.service import Explainer
 
             self._explainer = Explainer(self._store)
         await self._explainer.ready()
         return self._explainer
 
-    async def _told(
-        self, identity: Identity, found: Waiting, explainer: Explainer, *, planned: bool = False
+    async def explained(
+        self, call: PlatformCall, found: Waiting, explainer: Explainer, *, planned: bool = False
     ) -> dict[str, Any]:
-        from windlass.control import story
+        """An explanation in the words and with the names that the caller may read."""
+        from windlass.control.explain import narrative
 
-        keys = [holder.unit for holder in found.explanation.holders]
+        keys = [holder.workload for holder in found.explanation.holders]
         keys += [name for change in found.explanation.fits_if for name in change.names]
         runs = [run for key in keys if (run := explainer.run(key)) is not None]
-        seen = await self._readable(identity, {run.namespace for run in runs})
-        tell = story.of_planned if planned else story.of_waiting
-        return tell(found, times.now(), explainer.run, seen.__contains__)
+        readable = await self._readable(call.identity, {run.namespace for run in runs})
+        describe = narrative.of_planned if planned else narrative.of_waiting
+        return describe(found, times.now(), explainer.run, readable.__contains__)
+
+    async def _preempted(self, call: PlatformCall, run: Run, explainer: Explainer) -> list[str]:
+        """By which run it was preempted, as far as the caller may know."""
+        from windlass.control.explain import preemptions
+
+        by = explainer.run(preemptions.preemptor(run))
+        seen = await self._readable(call.identity, {by.namespace} if by is not None else ())
+        return preemptions.sentences(run, explainer.run, seen.__contains__, times.now())
+
+    async def _listed(self, identity: Identity, explainer: Explainer) -> set[str] | None:
+        """The namespaces whose runs the caller may list; None if it may list those of all."""
+        resource = Run.resource
+
+        async def may(namespace: str) -> bool:
+            wanted = Attributes("list", resource.group, resource.plural, "", namespace)
+            return await self._rights.allowed(identity, wanted)
+
+        if await may(""):
+            return None
+        return {namespace for namespace in explainer.namespaces() if await may(namespace)}
 
     async def _readable(self, identity: Identity, namespaces: Iterable[str]) -> set[str]:
-        """Of these, the namespaces whose runs the caller may read."""
+        """The namespaces among these whose runs the caller may read."""
         found = set()
         for namespace in namespaces:
             wanted = Attributes("get", Run.resource.group, Run.resource.plural, "", namespace, "-")
@@ -222,10 +210,17 @@ class Platform:
         return found
 
 
-def _number(query: Any, name: str, default: int) -> int:
+def _response(kind: str, content: dict[str, Any]) -> web.Response:
+    if "sentences" in content:
+        content["summary"] = " ".join(content["sentences"])
+    return json_response({"kind": kind, "apiVersion": f"{paths.GROUP}/{paths.VERSION}", **content})
+
+
+def number(query: Any, name: str, default: int) -> int:
+    """A parameter that limits rows."""
     text = query.get(name, "")
     if not text:
         return default
-    if not text.isdigit() or int(text) > MOST:
-        raise errors.BadRequest(f"{name} must be a number from 0 to {MOST}")
+    if not text.isdigit() or int(text) > MOST_ROWS:
+        raise errors.BadRequest(f"{name} must be a number from 0 to {MOST_ROWS}")
     return int(text)

@@ -1,127 +1,101 @@
-"""Tokens of people and programs: made, listed, ended.
+"""Tokens of users and programs: created, listed, revoked.
 
     POST   /apis/platform.windlass.dev/v1alpha1/tokens       {"user": "alice", "ttl": "90d"}
-    GET    /apis/platform.windlass.dev/v1alpha1/tokens       all, or one's own
+    GET    /apis/platform.windlass.dev/v1alpha1/tokens       all, or the caller's own
     DELETE /apis/platform.windlass.dev/v1alpha1/tokens/ID
 
-Administrators (`windlass-admin` everywhere) make tokens for anybody who is not the system itself;
-everybody may see and end his own. A token is shown once, in the answer that made it.
+Administrators (`windlass-admin` in all namespaces) create tokens for every name that is not the
+system's; every user may list and revoke the own ones. A token is shown once, when it is created.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from typing import Any
 
 from aiohttp import web
 
-from windlass.kinds import duration
-from windlass.server import bodies, tokens
-from windlass.server.access import Access
-from windlass.server.identity import Attributes, Identity
-from windlass.server.objects import json_response
-from windlass.server.platformpaths import GROUP, ROOT, VERSION
-from windlass.server.rights import refusal
+from windlass.kinds.values import duration
+from windlass.server.auth import bearer_tokens
+from windlass.server.auth.authenticator import Access
+from windlass.server.auth.authorization import refusal
+from windlass.server.auth.identity import Attributes, Identity
+from windlass.server.http import bodies
+from windlass.server.http.responses import json_response
+from windlass.server.platform.call import PlatformCall
+from windlass.server.platform.paths import GROUP, VERSION
 from windlass.store import errors
 from windlass.store.embedded.api import Api
 
 USUAL_TTL, LONGEST_TTL = "90d", "3650d"
 _MOST_TEXT, _MOST_GROUPS = 200, 32
 _SYSTEM = "system:"
-_METHODS = {"GET": "list", "POST": "create", "DELETE": "delete"}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Question:
-    token: str = ""
-
-    def right(self, method: str) -> Attributes:
-        return Attributes(_METHODS.get(method, ""), GROUP, "tokens", name=self.token)
-
-
-def match(raw_path: str) -> Question | None:
-    """The question that a path asks, if it is one of ours."""
-    base = f"{ROOT}/tokens"
-    if raw_path == base:
-        return Question()
-    name = raw_path.removeprefix(base + "/")
-    return Question(name) if name != raw_path and name.isalnum() and name.isascii() else None
-
-
-class TokenApi:
-    """Answers, with the caller's rights."""
-
+class TokenService:
     def __init__(self, api: Api, access: Access) -> None:
         self._api = api
         self._access = access
 
-    async def answer(
-        self, request: web.BaseRequest, identity: Identity, asked: Question
-    ) -> web.Response:
-        if request.method not in (("DELETE",) if asked.token else ("GET", "POST")):
-            raise errors.MethodNotAllowed("tokens know GET and POST, one of them DELETE")
-        wanted = asked.right(request.method)
-        if identity.pod is not None or identity.node:
-            raise refusal(identity, wanted)
-        if request.method == "POST":
-            await self._access.authorize(identity, wanted)
-            return await self._create(request, identity)
-        seen = await self._seen_by(identity)
-        if request.method == "GET":
-            return json_response(_head("TokenList") | {"items": seen})
-        return await self._revoke(identity, asked, seen)
+    async def list_tokens(self, call: PlatformCall) -> web.Response:
+        """The tokens that the caller may see."""
+        items = await self._visible(call.identity)
+        return json_response(_head("TokenList") | {"items": items})
 
-    async def _seen_by(self, identity: Identity) -> list[dict[str, Any]]:
-        """One's own; an administrator's people's; the system's only for those it belongs to."""
-        found = await tokens.list_tokens(self._api)
-        if identity.is_master:
-            return found
-        admin = await self._access.allowed(identity, Question().right("GET"))
-        return [
-            each
-            for each in found
-            if each["user"] == identity.user
-            or (admin and not any(map(_is_systems, (each["user"], *each["groups"]))))
-        ]
-
-    async def _create(self, request: web.BaseRequest, identity: Identity) -> web.Response:
-        body = await bodies.read_object(request)
+    async def create(self, call: PlatformCall) -> web.Response:
+        identity = call.identity
+        body = await bodies.read_object(call.request)
         user = _text(body, "user")
         if not user:
-            raise _invalid("user", "must name whom the token is for")
+            raise _invalid("user", "must name the user of the token")
         groups = body.get("groups") or []
         if not isinstance(groups, list) or len(groups) > _MOST_GROUPS:
             raise _invalid("groups", f"must be a list of at most {_MOST_GROUPS} names")
         names = tuple(_text({"groups": each}, "groups") for each in groups)
         if not identity.is_master:
             for name in (user, *names):
-                if _is_systems(name):
-                    raise _invalid("user", f"{name!r} is the system's own: take another name")
-        token = await tokens.create_token(
+                if _is_system(name):
+                    raise _invalid("user", f"{name!r} is reserved for the system: use another name")
+        token = await bearer_tokens.create_token(
             self._api, user, names, _ttl(body), note=_text(body, "note")
         )
-        made = tokens.id_of(token)
-        (told,) = [each for each in await tokens.list_tokens(self._api) if each["id"] == made]
-        return json_response(_head("Token") | told | {"token": token}, 201)
+        made = bearer_tokens.id_of(token)
+        (created,) = [
+            each for each in await bearer_tokens.list_tokens(self._api) if each["id"] == made
+        ]
+        return json_response(_head("Token") | created | {"token": token}, 201)
 
-    async def _revoke(
-        self, identity: Identity, asked: Question, seen: list[dict[str, Any]]
-    ) -> web.Response:
-        """What one may not see is refused like what does not exist."""
-        found = next((each for each in seen if each["id"] == asked.token), None)
+    async def revoke(self, call: PlatformCall) -> web.Response:
+        """A token that the caller may not see is refused like one that does not exist."""
+        name = call.parameters["token"]
+        visible = await self._visible(call.identity)
+        found = next((each for each in visible if each["id"] == name), None)
         if found is None:
-            if not await self._access.allowed(identity, asked.right("DELETE")):
-                raise refusal(identity, asked.right("DELETE"))
+            wanted = Attributes("delete", GROUP, "tokens", name=name)
+            if not await self._access.allowed(call.identity, wanted):
+                raise refusal(call.identity, wanted)
             raise errors.NotFound(
-                f'tokens "{asked.token}" not found', details={"kind": "tokens", "name": asked.token}
+                f'tokens "{name}" not found', details={"kind": "tokens", "name": name}
             )
-        await tokens.revoke_token(self._api, asked.token)
-        self._access.forget_token(asked.token)
+        await bearer_tokens.revoke_token(self._api, name)
+        self._access.forget_token(name)
         return json_response(_head("Token") | found)
 
+    async def _visible(self, identity: Identity) -> list[dict[str, Any]]:
+        """The caller's own; for administrators also those of users; system tokens for masters."""
+        found = await bearer_tokens.list_tokens(self._api)
+        if identity.is_master:
+            return found
+        admin = await self._access.allowed(identity, Attributes("list", GROUP, "tokens"))
+        return [
+            each
+            for each in found
+            if each["user"] == identity.user
+            or (admin and not any(map(_is_system, (each["user"], *each["groups"]))))
+        ]
 
-def _is_systems(name: str) -> bool:
+
+def _is_system(name: str) -> bool:
     return name.startswith(_SYSTEM)
 
 
@@ -140,7 +114,7 @@ def _text(body: dict[str, Any], name: str) -> str:
 
 
 def _ttl(body: dict[str, Any]) -> datetime.timedelta | None:
-    """How long it lasts: 90 days if nobody says; `never` has no end."""
+    """Its lifetime: 90 days by default; None for `never`."""
     text = body.get("ttl") or USUAL_TTL
     if text == "never":
         return None

@@ -1,8 +1,8 @@
-"""What each request proves itself with, kept fresh: tokens and certificates that rotate.
+"""Credentials of requests: tokens and certificates, renewed when they rotate.
 
-`transport` asks for the `current` credential before each request and calls `renew` when the server
-answers 401. Tokens and certificates in files (a pod's service account, for one) are read again
-each minute; credential plug-ins run again when what they gave has expired.
+A transport gets the `current` credential before each request and calls `renew` after a 401. Tokens
+and certificates in files, such as those of a pod's service account, are read again each minute;
+credential plug-ins run again when their credential has expired.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from windlass.store import errors
-from windlass.store.kubernetes import access as accesses
-from windlass.store.kubernetes.access import Access, KubeconfigError
+from windlass.store.kubernetes.config import model as accesses
+from windlass.store.kubernetes.config.model import Access, KubeconfigError
 
 log = logging.getLogger(__name__)
 
@@ -26,18 +26,18 @@ READ_AGAIN_AFTER = 60.0
 @dataclasses.dataclass(frozen=True, slots=True)
 class Credential:
     authorization: str = ""
-    """Value of the Authorization header, or nothing."""
+    """Value of the Authorization header; "" for none."""
     certificate: tuple[bytes, bytes] | None = None
-    """PEM chain and PEM key to present, or nothing."""
+    """PEM chain and PEM key of the client certificate; None for none."""
 
 
 class Credentials(Protocol):
-    """Where credentials come from."""
+    """A source of credentials."""
 
     async def current(self) -> Credential: ...
 
     async def renew(self, refused: Credential) -> bool:
-        """Called when the server answered 401 to `refused`; whether trying again makes sense."""
+        """Called after a 401 for `refused`; returns whether a retry may succeed."""
         ...
 
 
@@ -72,5 +72,5 @@ class ConfiguredCredentials:
         except KubeconfigError as error:
             if self._loaded is None:
                 raise errors.Unauthorized(error.message) from None
-            log.warning("keeping the credentials read before: %s", error.message)
+            log.warning("using the credentials that were read before: %s", error.message)
         return self._loaded

@@ -16,19 +16,20 @@ from typing import Any
 import msgspec
 
 from windlass.store import errors
-from windlass.store.kubernetes import access as accesses
-from windlass.store.kubernetes import credentials
-from windlass.store.kubernetes.access import Access, ExecPlugin
-from windlass.store.kubernetes.credentials import Credential
+from windlass.store.kubernetes.config import credentials
+from windlass.store.kubernetes.config import model as accesses
+from windlass.store.kubernetes.config.credentials import Credential
+from windlass.store.kubernetes.config.model import Access, ExecPlugin
 
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _CLUSTER_EXTENSION = "client.authentication.k8s.io/exec"
 _TIME_LIMIT = 120.0
-"""Seconds for a program that cannot ask anybody anything."""
+"""Time limit in seconds of a program that cannot prompt the user."""
 
 
 def credentials_of(access: Access) -> credentials.Credentials:
-    """A plug-in's, if the user has one and no token or password of its own."""
+    """The credentials of the plug-in if the kubeconfig user has one and no token or password; else
+    the configured ones."""
     user = access.user
     if user.exec is not None and not (user.token or user.token_file or user.username):
         return PluginCredentials(access, user.exec)
@@ -53,7 +54,7 @@ def _utc_now() -> datetime.datetime:
 
 
 class PluginCredentials:
-    """Runs the plug-in and keeps what it printed until that expires or is refused."""
+    """Runs the plug-in and caches its credential until it expires or the server rejects it."""
 
     def __init__(
         self,
@@ -96,8 +97,8 @@ class PluginCredentials:
             raise _failed(self._plugin, error.strerror or str(error), hint=True) from None
         output, complaint = await _finish(process, self._plugin, interactive)
         if process.returncode != 0:
-            said = " ".join((complaint or b"").decode(errors="replace").split())[-500:]
-            reason = f"exit code {process.returncode}" + (f": {said}" if said else "")
+            complaints = " ".join((complaint or b"").decode(errors="replace").split())[-500:]
+            reason = f"exit code {process.returncode}" + (f": {complaints}" if complaints else "")
             raise _failed(self._plugin, reason)
         status = _parse(output, self._plugin)
         return self._credential_in(status), _instant(status.expiration_timestamp, self._plugin)
@@ -119,7 +120,7 @@ async def _finish(
         async with asyncio.timeout(None if interactive else _TIME_LIMIT):
             return await process.communicate()
     except TimeoutError:
-        raise _failed(plugin, f"no answer within {_TIME_LIMIT:.0f} s") from None
+        raise _failed(plugin, f"no output within {_TIME_LIMIT:.0f} s") from None
     finally:
         if process.returncode is None:
             process.kill()
@@ -127,7 +128,7 @@ async def _finish(
 
 
 def _interactive(plugin: ExecPlugin) -> bool:
-    """Whether the program may talk to the person at the terminal."""
+    """Whether the program may prompt the user at the terminal."""
     if plugin.api_version not in API_VERSIONS:
         raise _failed(
             plugin, f'apiVersion "{plugin.api_version}" is not one of {" and ".join(API_VERSIONS)}'

@@ -1,7 +1,7 @@
-"""Access from inside a pod: the service account's token, the cluster's CA and our namespace.
+"""Access from inside a pod: the service account's token, the cluster's CA and the namespace.
 
-Called by `store.connect` when no kubeconfig is found. The token itself is read, and read again
-when it rotates, by `credentials`.
+Called by `store.connect` when no kubeconfig is found. `credentials` reads the token, also after it
+rotates.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Mapping
 
-from windlass.store.kubernetes.access import Access, Cluster, KubeconfigError, User
+from windlass.store.kubernetes.config.model import Access, Cluster, KubeconfigError, User
 
 SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 def available(environ: Mapping[str, str], folder: pathlib.Path = SERVICE_ACCOUNT) -> bool:
-    """Whether this process runs in a pod that was given a service account."""
+    """Whether this process runs in a pod with a service account."""
     return bool(environ.get("KUBERNETES_SERVICE_HOST")) and (folder / "token").exists()
 
 

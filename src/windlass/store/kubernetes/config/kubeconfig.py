@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from windlass.store.kubernetes import access
-from windlass.store.kubernetes.access import Access, Cluster, KubeconfigError, User
+from windlass.store.kubernetes.config import model
+from windlass.store.kubernetes.config.model import Access, Cluster, KubeconfigError, User
 
 _LOCK_TRIES = 20
 _LOCK_WAIT = 0.1
@@ -41,7 +41,7 @@ class Kubeconfig:
 
 
 def load(paths: Sequence[pathlib.Path], *, must_exist: bool = False) -> Kubeconfig:
-    """The merged content of `paths`; files that are not there are skipped unless `must_exist`."""
+    """The merged content of `paths`; missing files are skipped unless `must_exist`."""
     present = [path for path in paths if is_there(path)]
     if not present and must_exist:
         names = ", ".join(str(path) for path in paths)
@@ -56,7 +56,8 @@ def load(paths: Sequence[pathlib.Path], *, must_exist: bool = False) -> Kubeconf
 
 
 def is_there(path: pathlib.Path) -> bool:
-    """Also one in a folder that is closed to us: whoever reads it is told so."""
+    """Whether the file exists. True if the folder is not readable: reading then reports the
+    error."""
     try:
         return path.exists()
     except PermissionError:
@@ -116,27 +117,33 @@ def merge_context(
     """Adds or replaces the context `name` and its cluster and user in the file at `path`.
 
     `cluster` and `user` are written as kubeconfig writes them (`server`, `token`, ...). Everything
-    else in the file stays; a new one is written as JSON, which every reader of YAML reads and our
-    commands read quickly. The file is replaced atomically and readable by its owner only, because
-    it holds credentials. It becomes the current context if asked for, or if there is none.
+    else in the file stays, with comments and order; a new one is written as JSON, which every
+    reader of YAML reads and our commands read quickly. The file is replaced atomically and
+    readable by its owner only, because it holds credentials. It becomes the current context if
+    asked for, or if there is none.
     """
     path = path.expanduser().resolve()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(path):
-        as_json = not path.exists() or path.read_bytes()[:1] == b"{"
+        old = path.read_text() if path.exists() else ""
         content = _read_yaml(path) if path.exists() else {}
-        content.setdefault("apiVersion", "v1")
-        content.setdefault("kind", "Config")
+        scalars = {"apiVersion": "v1", "kind": "Config"}
+        scalars = {key: value for key, value in scalars.items() if key not in content}
         context = {"cluster": name, "user": name} | ({"namespace": namespace} if namespace else {})
-        for section, key, value in (
-            ("clusters", "cluster", cluster),
-            ("users", "user", user),
-            ("contexts", "context", context),
-        ):
-            _put_entry(content, section, {"name": name, key: value}, path)
         if make_current or not content.get("current-context"):
-            content["current-context"] = name
-        _write_atomically(path, _dump_json(content) if as_json else _dump_yaml(content))
+            scalars["current-context"] = name
+        content |= scalars
+        entries = {
+            "clusters": {"name": name, "cluster": cluster},
+            "users": {"name": name, "user": user},
+            "contexts": {"name": name, "context": context},
+        }
+        for section, entry in entries.items():
+            _put_entry(content, section, entry, path)
+        if not old or old.startswith("{"):
+            _write_atomically(path, _dump_json(content))
+        else:
+            _write_atomically(path, _edited(old, entries, scalars, content, path).encode())
 
 
 class _NamedCluster(msgspec.Struct):
@@ -181,13 +188,13 @@ def _read_yaml(path: pathlib.Path) -> dict[str, Any]:
         text = path.read_text()
     except OSError as error:
         raise KubeconfigError(
-            f"cannot read kubeconfig {path}: {error.strerror}; ask whoever runs that engine for a "
-            "token of your own, or choose another file with --kubeconfig"
+            f"cannot read kubeconfig {path}: {error.strerror}; ask the administrator of that "
+            "engine for a token of your own, or choose another file with --kubeconfig"
         ) from None
     except UnicodeDecodeError as error:
         raise KubeconfigError(f"kubeconfig {path} is not YAML: {error}") from None
     if text.startswith("{"):
-        # JSON is YAML, too, and read without loading a parser: ours is written so.
+        # JSON is valid YAML and needs no YAML parser: `windlass up` writes JSON.
         with contextlib.suppress(msgspec.DecodeError):
             return msgspec.json.decode(text, type=dict[str, Any])
     import yaml
@@ -232,7 +239,7 @@ def _anchor_user(user: User, folder: pathlib.Path) -> User:
 
 
 def _anchored(path: str, folder: pathlib.Path) -> str:
-    """Paths in a kubeconfig are relative to the file they stand in."""
+    """Paths in a kubeconfig are relative to the folder of the file."""
     return str(folder / path) if path else ""
 
 
@@ -270,20 +277,45 @@ def _refuse_unusable(cluster: Cluster, user: User, context: Context, source: str
         raise KubeconfigError(
             f'user "{context.user}" in {source} impersonates groups without a user; set `as` too'
         )
-    access.pem(cluster.certificate_authority_data, "", "certificate-authority", source)
+    model.pem(cluster.certificate_authority_data, "", "certificate-authority", source)
 
 
 def _put_entry(content: dict[str, Any], section: str, entry: dict[str, Any], path: Any) -> None:
     entries = content.get(section) or []
     if not isinstance(entries, list):
         raise KubeconfigError(f"{section} in {path} is not a list; nothing was changed")
-    others = [e for e in entries if not (isinstance(e, dict) and e.get("name") == entry["name"])]
-    content[section] = [*others, entry]
+    names = [each.get("name") if isinstance(each, dict) else None for each in entries]
+    at = names.index(entry["name"]) if entry["name"] in names else len(entries)
+    content[section] = [*entries[:at], entry, *entries[at + 1 :]]
+
+
+def _edited(
+    old: str,
+    entries: dict[str, dict[str, Any]],
+    scalars: dict[str, str],
+    content: dict[str, Any],
+    path: pathlib.Path,
+) -> str:
+    """The text of the file with its new entries; raises if they cannot be added to this text."""
+    import yaml
+
+    from windlass.store.kubernetes.config import yaml_edit
+
+    try:
+        text = yaml_edit.put(old, entries, scalars)
+        if yaml.safe_load(text) == content:
+            return text
+    except yaml.YAMLError:
+        pass
+    raise KubeconfigError(
+        f"context {entries['contexts']['name']} cannot be added to {path} without rewriting the "
+        "file; nothing was changed: choose another file"
+    )
 
 
 @contextlib.contextmanager
 def _locked(path: pathlib.Path) -> Iterator[None]:
-    """kubectl's own lock, so that neither loses what the other writes."""
+    """kubectl's lock file, so that concurrent writes of kubectl and Windlass are not lost."""
     lock = path.with_name(path.name + ".lock")
     for _ in range(_LOCK_TRIES):
         try:
@@ -303,12 +335,6 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
 
 def _dump_json(content: dict[str, Any]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
-
-
-def _dump_yaml(content: dict[str, Any]) -> bytes:
-    import yaml
-
-    return yaml.safe_dump(content, sort_keys=False, default_flow_style=False).encode()
 
 
 def _write_atomically(path: pathlib.Path, text: bytes) -> None:

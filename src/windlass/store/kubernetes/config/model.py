@@ -1,7 +1,6 @@
-"""Where an API server is and who we are there: the parts of a kubeconfig as structs.
+"""The address of an API server and the identity to use: the parts of a kubeconfig as structs.
 
-`kubeconfig` and `incluster` produce an `Access`; `credentials`, `tls` and `transport` read it.
-Nothing here opens a connection.
+`kubeconfig` and `incluster` create an `Access`; `credentials`, `tls` and the transports read it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from windlass.store import errors
 
 
 class KubeconfigError(errors.BadRequest):
-    """The configuration that says how to reach a server is missing, broken or contradictory."""
+    """The configuration of the server is missing, invalid or contradictory."""
 
 
 class Extension(msgspec.Struct, rename="kebab", kw_only=True, frozen=True):
@@ -27,7 +26,7 @@ class Extension(msgspec.Struct, rename="kebab", kw_only=True, frozen=True):
 
 
 class Cluster(msgspec.Struct, rename="kebab", kw_only=True, frozen=True):
-    """Where the server is and how it proves itself."""
+    """The address of the server and how to verify it."""
 
     server: str = ""
     certificate_authority: str = ""
@@ -56,7 +55,7 @@ class ExecPlugin(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class User(msgspec.Struct, rename="kebab", kw_only=True, frozen=True):
-    """How we prove ourselves. Inline data wins over the file of the same thing."""
+    """The credentials of the client. Inline data takes precedence over a file."""
 
     client_certificate: str = ""
     client_certificate_data: str = ""
@@ -78,16 +77,18 @@ class User(msgspec.Struct, rename="kebab", kw_only=True, frozen=True):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Access:
-    """One server and one identity on it."""
+    """One server and one identity."""
 
     cluster: Cluster
     user: User
     namespace: str = "default"
     context: str = ""
     source: str = ""
-    """The file or place it was read from, for messages."""
+    """The file or folder it was read from, for messages."""
+    engine: str = ""
+    """The state folder, if this is the administrator's access to an embedded engine."""
     remedy: str = "check that the server runs and that this is the right context"
-    """What a person should do when the server does not answer."""
+    """What the user should do when the server does not respond."""
 
     @property
     def address(self) -> str:
@@ -123,7 +124,7 @@ def certificate(access: Access) -> tuple[bytes, bytes] | None:
 
 
 def authorization(access: Access) -> str:
-    """The value of the header that proves who we are, or nothing."""
+    """The value of the Authorization header; "" if there is none."""
     user = access.user
     token = user.token
     if user.token_file:

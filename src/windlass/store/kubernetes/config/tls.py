@@ -1,6 +1,6 @@
-"""TLS contexts for an API server: whom we trust and which certificate we show.
+"""TLS contexts for an API server: trusted authorities and the client certificate.
 
-Called by `transport` each time the client certificate changes.
+A transport creates one each time the client certificate changes.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import pathlib
 import ssl
 
-from windlass.store.kubernetes import access as accesses
-from windlass.store.kubernetes.access import Access, KubeconfigError
+from windlass.store.kubernetes.config import model as accesses
+from windlass.store.kubernetes.config.model import Access, KubeconfigError
 
 
 def context(access: Access, certificate: tuple[bytes, bytes] | None) -> ssl.SSLContext:
@@ -25,10 +25,10 @@ def context(access: Access, certificate: tuple[bytes, bytes] | None) -> ssl.SSLC
         made = ssl.create_default_context(cadata=authority.decode() if authority else None)
     except (ssl.SSLError, ValueError) as error:
         raise KubeconfigError(
-            f"certificate-authority in {access.source} holds no usable certificate: {error}"
+            f"certificate-authority in {access.source} has no valid certificate: {error}"
         ) from None
-    # Private CAs of clusters often lack the extensions that strict checking (the default from
-    # Python 3.13 on) asks for; kubectl accepts them, so must we.
+    # Private CAs of clusters often lack the extensions that strict checking requires (the default
+    # since Python 3.13). kubectl accepts such certificates.
     made.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if cluster.insecure_skip_tls_verify:
         made.check_hostname = False
@@ -39,16 +39,16 @@ def context(access: Access, certificate: tuple[bytes, bytes] | None) -> ssl.SSLC
 
 
 def _present(made: ssl.SSLContext, certificate: tuple[bytes, bytes], source: str) -> None:
-    import tempfile  # late: engines of one machine know people by token
+    import tempfile  # here: with a token, no client certificate is used
 
-    # OpenSSL reads certificates from files only; these live as long as this call.
+    # OpenSSL reads certificates from files only; these are removed at the end of this call.
     with tempfile.TemporaryDirectory(prefix="windlass-tls-") as folder:
         chain, key = pathlib.Path(folder, "chain.pem"), pathlib.Path(folder, "key.pem")
         chain.write_bytes(certificate[0])
         key.touch(mode=0o600)
         key.write_bytes(certificate[1])
         try:
-            # The empty password keeps OpenSSL from asking on the terminal for an encrypted key.
+            # The empty password prevents a prompt for the password of an encrypted key.
             made.load_cert_chain(chain, key, password="")
         except ssl.SSLError as error:
             raise KubeconfigError(

@@ -1,8 +1,8 @@
-"""HTTP to one API server through a proxy, with a library that knows how.
+"""The transport through a proxy: HTTP to one API server with aiohttp.
 
-Called by `client.KubernetesStore` only. Knows nothing of kinds. Answers of the server come back
-as they are; a server that cannot be reached is `errors.Unavailable`. A 401 is tried once more if
-the credentials could be renewed; see `exchange` for what else is sent again.
+`client.KubernetesStore` uses it if a proxy is configured. Responses are returned as they are; a
+server that cannot be reached raises `errors.Unavailable`. After a 401 the request is sent once more
+if the credentials can be renewed; `retry` has the other cases.
 """
 
 from __future__ import annotations
@@ -17,50 +17,52 @@ from typing import TypeVar
 import aiohttp
 import yarl
 
-import windlass
 from windlass.store import errors
-from windlass.store.kubernetes import exchange, network, plugin, tls
-from windlass.store.kubernetes.access import Access
-from windlass.store.kubernetes.credentials import Credential, Credentials
-from windlass.store.kubernetes.exchange import Answer, Broken, Request
+from windlass.store.kubernetes.config import exec_plugin, tls
+from windlass.store.kubernetes.config.credentials import Credential, Credentials
+from windlass.store.kubernetes.config.model import Access
+from windlass.store.kubernetes.http import outage, request_headers, retry
+from windlass.store.kubernetes.http.retry import ConnectionBroken, Request, Response
+from windlass.version import VERSION
 
 R = TypeVar("R")
 
 
-class Transport:
-    """Keeps connections to one server. Use it from one event loop; `close` it at the end."""
+class ProxyTransport:
+    """Pools connections to one server. Use it from one event loop; `close` it at the end."""
 
     def __init__(
         self,
         access: Access,
         credentials: Credentials | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        outage_seconds: float = 0.0,
     ) -> None:
+        """`outage_seconds`: seconds to wait for a server that is being restarted."""
         self.access = access
-        self._credentials = credentials or plugin.credentials_of(access)
+        self._outage_timeout = outage.OutageTimeout(access, outage_seconds)
+        self._credentials = credentials or exec_plugin.credentials_of(access)
         self._sleep = sleep
-        self._proxy = network.proxy(access)
-        self._headers = network.impersonation(access.user)
+        self._proxy = request_headers.proxy(access)
+        self._headers = request_headers.impersonation(access.user)
         self._requests: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
         self._tls: tuple[tuple[bytes, bytes] | None, ssl.SSLContext] | None = None
 
-    async def send(self, request: Request) -> Answer:
-        """The server's final answer, whatever its status."""
-        return await self._trying(request, lambda: self._answer(request))
+    async def send(self, request: Request) -> Response:
+        return await self._with_retries(request, lambda: self._request(request))
 
     @contextlib.asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
-        """An answer to be read as it comes; raises the typed error if it is a refusal."""
-        response = await self._trying(request, lambda: self._begin_stream(request))
-        if isinstance(response, Answer):
+        response = await self._with_retries(request, lambda: self._begin_stream(request))
+        if isinstance(response, Response):
             raise response.error()
         try:
             yield response.content.iter_any()
         except (aiohttp.ClientError, OSError) as error:
             raise _unreachable(self.access, error) from error
         finally:
-            # Not released into the pool: what is left of the stream will never be read.
+            # Not released into the pool: the rest of the stream is not read.
             response.close()
 
     async def close(self) -> None:
@@ -69,34 +71,38 @@ class Transport:
                 await session.close()
         self._requests = self._streams = None
 
-    async def _trying(self, request: Request, attempt: Callable[[], Awaitable[R]]) -> R:
+    async def _with_retries(self, request: Request, attempt: Callable[[], Awaitable[R]]) -> R:
         async def once() -> R:
             try:
                 return await attempt()
             except (aiohttp.ClientError, OSError) as error:
                 final = isinstance(error, aiohttp.ClientConnectorError | TimeoutError)
-                raise Broken(_unreachable(self.access, error), final=final) from error
+                unsent = isinstance(error, aiohttp.ClientConnectorError)
+                untrusted = isinstance(error, aiohttp.ClientConnectorCertificateError)
+                raise ConnectionBroken(
+                    _unreachable(self.access, error), final=final, sent=not unsent or untrusted
+                ) from error
 
-        return await exchange.repeating(request, once, self._sleep)
+        return await retry.repeating(request, once, self._sleep, self._outage_timeout)
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _request(self, request: Request) -> Response:
         if self._requests is None:
-            self._requests = _session(exchange.POOL_SIZE, longest_silence=exchange.SILENCE_SECONDS)
-        async with await self._respond(self._requests, request) as response:
-            return Answer(response.status, response.headers, await response.read())
+            self._requests = _session(retry.POOL_SIZE, longest_silence=retry.SILENCE_SECONDS)
+        async with await self._authenticated(self._requests, request) as response:
+            return Response(response.status, response.headers, await response.read())
 
-    async def _begin_stream(self, request: Request) -> aiohttp.ClientResponse | Answer:
+    async def _begin_stream(self, request: Request) -> aiohttp.ClientResponse | Response:
         if self._streams is None:
-            # A pool of its own without bound: watches never take connections from requests.
+            # A pool of its own without a limit: watches take no connections from requests.
             self._streams = _session(0, longest_silence=None)
-        async with asyncio.timeout(exchange.SILENCE_SECONDS):
-            response = await self._respond(self._streams, request)
+        async with asyncio.timeout(retry.SILENCE_SECONDS):
+            response = await self._authenticated(self._streams, request)
             if response.status < 300:
                 return response
             async with response:
-                return Answer(response.status, response.headers, await response.read())
+                return Response(response.status, response.headers, await response.read())
 
-    async def _respond(
+    async def _authenticated(
         self, session: aiohttp.ClientSession, request: Request
     ) -> aiohttp.ClientResponse:
         credential = await self._credentials.current()
@@ -142,19 +148,19 @@ def _session(limit: int, longest_silence: float | None) -> aiohttp.ClientSession
         headers={
             "Accept": "application/json",
             "Accept-Encoding": "identity",
-            "User-Agent": f"windlass/{windlass.__version__}",
+            "User-Agent": f"windlass/{VERSION}",
         },
         timeout=aiohttp.ClientTimeout(
-            total=None, sock_connect=exchange.CONNECT_SECONDS, sock_read=longest_silence
+            total=None, sock_connect=retry.CONNECT_SECONDS, sock_read=longest_silence
         ),
         cookie_jar=aiohttp.DummyCookieJar(),
-        read_bufsize=exchange.READ_BUFFER,
+        read_bufsize=retry.READ_BUFFER,
         auto_decompress=False,
     )
 
 
 def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket that notices within a minute and a half that its peer is gone, even when idle."""
+    """A socket with TCP keepalive, which detects a dead peer within 90 seconds."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -165,11 +171,13 @@ def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
 
 
 def _unreachable(access: Access, error: Exception) -> errors.Unavailable:
-    """What the error of this library stands for."""
+    """The typed error of an aiohttp error."""
     if isinstance(error, aiohttp.ClientProxyConnectionError):
-        return network.proxy_unreachable(access, f"{error.host}:{error.port}", error.os_error)
+        return request_headers.proxy_unreachable(
+            access, f"{error.host}:{error.port}", error.os_error
+        )
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return network.unreachable(access, error.certificate_error)
+        return request_headers.unreachable(access, error.certificate_error)
     if isinstance(error, aiohttp.ClientConnectorError):
-        return network.unreachable(access, error.os_error)
-    return network.unreachable(access, error)
+        return request_headers.unreachable(access, error.os_error)
+    return request_headers.unreachable(access, error)

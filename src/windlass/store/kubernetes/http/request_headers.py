@@ -1,5 +1,5 @@
-"""Small facts about the way to a server: proxy, impersonation headers, and what to say when it
-cannot be reached; and requests as bytes. Called by `transport`, `light`, `exchange` and `ahead`.
+"""Requests as bytes with their headers; the proxy and the impersonation headers of a server; the
+errors of a server that cannot be reached. Shared by the modules of this package.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import ssl
 import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 
-import windlass
 from windlass.store import errors
-from windlass.store.kubernetes.access import Access, User
+from windlass.store.kubernetes.config.model import Access, User
+from windlass.version import VERSION
 
 _NOT_READY = (
     "before all known HTTP paths have been installed",
@@ -20,9 +20,19 @@ _NOT_READY = (
 
 
 def is_not_ready(message: str) -> bool:
-    """Whether an API server says that it has yet to learn a kind, or its fields for policies that
-    fill some in: it does so when it has started or the kind is new. Nothing was carried out."""
+    """Whether the message means that an API server does not know a kind yet, or its schema for
+    mutating policies, because the server has just started or the kind is new. The request was not
+    executed."""
     return any(each in message for each in _NOT_READY)
+
+
+def is_unreached(body: bytes) -> bool:
+    """Whether a response with status 503 means that the cluster's API server could not connect to
+    the server of an aggregated API: it restarts. The request was not executed."""
+    text = body[:300].decode(errors="replace").strip()
+    return text == "service unavailable" or text.startswith(
+        "error trying to reach service: dial tcp"
+    )
 
 
 def proxy(access: Access) -> str | None:
@@ -31,9 +41,9 @@ def proxy(access: Access) -> str | None:
         return access.cluster.proxy_url
     server = urllib.parse.urlsplit(access.address)
     host = server.hostname or ""
-    if _is_loopback(host):
+    if is_loopback(host):
         return None
-    # Imported late: to the engine of this machine no proxy leads.
+    # Imported here: the engine on this machine is never behind a proxy.
     from urllib import request
 
     chosen = request.getproxies_environment()
@@ -57,23 +67,23 @@ def impersonation(user: User) -> list[tuple[str, str]]:
     return headers
 
 
-class Letterhead:
-    """What all requests of one identity to one server begin with: put together once, because a
-    scheduler writes a thousand requests a second."""
+class RequestHeaders:
+    """The headers of all requests of one identity to one server, encoded once, because a scheduler
+    sends a thousand requests a second."""
 
     def __init__(self, access: Access, authorization: str) -> None:
         url = urllib.parse.urlsplit(access.address)
         self._path = url.path
-        self._told = {
+        self._common = {
             "Host": url.netloc.rpartition("@")[2],
             "Accept": "application/json",
             "Accept-Encoding": "identity",
-            "User-Agent": f"windlass/{windlass.__version__}",
+            "User-Agent": f"windlass/{VERSION}",
         }
-        self._who = impersonation(access.user)
+        self._identity = impersonation(access.user)
         if authorization:
-            self._who.append(("Authorization", authorization))
-        self._usual = _lines([*self._told.items(), *self._who])
+            self._identity.append(("Authorization", authorization))
+        self._encoded = _lines([*self._common.items(), *self._identity])
 
     def encode(
         self,
@@ -84,16 +94,16 @@ class Letterhead:
         content_type: str = "application/json",
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        """A request of HTTP/1.1 as it goes over the wire."""
+        """An HTTP/1.1 request as bytes."""
         asked = urllib.parse.urlencode(list(query), quote_via=urllib.parse.quote) if query else ""
         target = self._path + path + (f"?{asked}" if asked else "")
-        usual = self._usual
+        encoded = self._encoded
         if headers:
-            usual = _lines([*{**self._told, **headers}.items(), *self._who])
+            encoded = _lines([*{**self._common, **headers}.items(), *self._identity])
         more = [("Content-Type", content_type)] if body is not None else []
         if body is not None or method in ("POST", "PUT", "PATCH"):
             more.append(("Content-Length", str(len(body or b""))))
-        head = f"{_line(f'{method} {target} HTTP/1.1')}{usual}{_lines(more)}\r\n"
+        head = f"{_line(f'{method} {target} HTTP/1.1')}{encoded}{_lines(more)}\r\n"
         return head.encode() + (body or b"")
 
 
@@ -108,7 +118,7 @@ def _line(text: str) -> str:
 
 
 def unreachable(access: Access, error: Exception) -> errors.Unavailable:
-    """One sentence on which server did not answer, why, and what to do."""
+    """The error of a server that cannot be reached: which one, why, and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError | ssl.CertificateError):
         reason = getattr(error, "verify_message", "") or str(error)
         return errors.Unavailable(
@@ -121,7 +131,7 @@ def unreachable(access: Access, error: Exception) -> errors.Unavailable:
 
 
 def proxy_unreachable(access: Access, proxy: str, error: Exception) -> errors.Unavailable:
-    where = f"the proxy {proxy} on the way to {access.address}"
+    where = f"the proxy {proxy} for {access.address}"
     return errors.Unavailable(f"cannot reach {where}: {_reason(error)}; check proxy-url")
 
 
@@ -134,7 +144,8 @@ def _reason(error: Exception) -> str:
     return str(error) or "the connection broke"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
     if host == "127.0.0.1":
         return True
     import ipaddress

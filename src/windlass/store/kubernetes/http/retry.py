@@ -1,12 +1,16 @@
-"""One request and its answer, whoever carries them, and when a request may be sent again.
+"""Request, response and the `Transport` protocol, and the rules for retries.
 
-`light` carries, and `transport` where a proxy is in the way. Knows nothing of kinds and of
-connections. When a request is sent again:
+`transport` implements the protocol, and `proxy_transport` if a proxy is configured. A request is
+sent again after:
 
-- 429: the server did not carry it out; always, after the time it asks for.
-- 503 with Retry-After: only what may be carried out twice (not POST, not JSON-patch), unless the
-  server says that it does not know the kind yet.
-- a connection that broke: only GET, because the server may have carried out anything else.
+- 429: the server did not execute it; always, after the time in Retry-After.
+- 503 with Retry-After: only if it may be executed twice (not POST, not JSON-patch), unless the
+  server reports that it does not know the kind yet.
+- 503 of an aggregated API whose server the API server cannot connect to: always, as long as
+  `outage.OutageTimeout` allows; the request was not executed.
+- no connection: always, as long as `outage.OutageTimeout` allows; the request was not sent.
+- a broken connection: a read; a client of a user repeats unconditional merge patches too. The
+  server may have executed any other request, so the caller gets `errors.AnswerLost`.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from windlass.store import errors
-from windlass.store.kubernetes import network
+from windlass.store.kubernetes.http import outage, request_headers
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +34,14 @@ R = TypeVar("R")
 
 CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 75.0
-"""An answer may pause this long. The API server itself gives up on a request after 60 s."""
+"""A response may pause this long. The API server cancels a request after 60 s."""
 READ_BUFFER = 4 << 20
 POOL_SIZE = 64
-"""Requests to one server at the same time; others wait their turn."""
+"""Concurrent requests to one server; more of them wait."""
 REPEATS = 5
+_READS = ("GET", "HEAD")
 LONGEST_WAIT = 60.0
-"""A server that asks for more than this gets its answer passed on to the caller instead."""
+"""If Retry-After is longer than this, the response goes to the caller instead."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,45 +53,56 @@ class Request:
     content_type: str = "application/json"
     headers: Mapping[str, str] | None = None
     repeatable: bool = False
-    """May be carried out twice without harm."""
+    """May be executed twice without harm."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     status: int
     headers: Mapping[str, str]
-    """By name, however it is written."""
+    """Values by case-insensitive name."""
     body: bytes
 
+    @property
+    def is_unreached(self) -> bool:
+        return self.status == 503 and request_headers.is_unreached(self.body)
+
     def error(self) -> errors.ApiError:
-        """The typed error that this answer stands for."""
+        """The typed error of this response."""
         try:
             status = msgspec.json.decode(self.body, type=dict[str, Any])
         except msgspec.DecodeError:
+            if self.is_unreached:
+                return errors.Unavailable(
+                    "the server of Windlass on the cluster does not answer: it is restarting, or "
+                    "does not work (windlass status, windlass doctor)"
+                )
             text = " ".join(self.body[:500].decode(errors="replace").split())
             status = {"message": f"the server answered {self.status}: {text}"} if text else {}
         return errors.from_status(status, self.status, retry_after(self.headers))
 
 
-class Broken(Exception):
-    """No answer came."""
+class ConnectionBroken(Exception):
+    """The connection broke before a response was complete."""
 
-    def __init__(self, told: errors.Unavailable, *, final: bool) -> None:
-        super().__init__(told.message)
-        self.told = told
+    def __init__(self, error: errors.Unavailable, *, final: bool, sent: bool = True) -> None:
+        super().__init__(error.message)
+        self.error = error
         self.final = final
-        """The server cannot be reached or is silent: sending it again would not help."""
+        """The server cannot be reached or does not respond: a retry would not help."""
+        self.sent = sent
+        """The server may have received the request."""
 
 
-class Carrier(Protocol):
-    """What the store sends its requests with. Use it from one event loop; `close` it at the end."""
+class Transport(Protocol):
+    """Sends the requests of a store. Use it from one event loop; `close` it at the end."""
 
-    async def send(self, request: Request) -> Answer:
-        """The server's final answer, whatever its status."""
+    async def send(self, request: Request) -> Response:
+        """The server's final response, of any status."""
         ...
 
     def stream(self, request: Request) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """An answer in pieces as they come; raises the typed error if it is a refusal."""
+        """A response in pieces as they arrive; raises the typed error of an error response."""
         ...
 
     async def close(self) -> None: ...
@@ -96,46 +112,90 @@ async def repeating(
     request: Request,
     attempt: Callable[[], Awaitable[R]],
     sleep: Callable[[float], Awaitable[None]],
+    outage_timeout: outage.OutageTimeout,
 ) -> R:
-    """The final answer; `attempt` raises Broken when there is none."""
+    """The final response of a request. `attempt` raises ConnectionBroken when there is none."""
     for repeats_left in range(REPEATS, -1, -1):
         asked = 0.0
         try:
-            response = await attempt()
-        except Broken as problem:
-            if problem.final or request.method != "GET" or not repeats_left:
-                raise problem.told from problem.__cause__
-            log.debug("%s %s broke off, sending it again", request.method, request.path)
+            response = await _connected(attempt, sleep, outage_timeout)
+        except ConnectionBroken as problem:
+            if problem.final or not _may_repeat(request, outage_timeout) or not repeats_left:
+                raise _reported(problem, request) from problem.__cause__
+            log.debug("retry of %s %s: the connection broke", request.method, request.path)
         else:
-            wait = _wait_asked_for(request, response)
+            wait = _requested_wait(request, response)
             if wait is None or not repeats_left:
                 return response
             asked = wait
             if asked > 1 and repeats_left == REPEATS:
-                told = response.error().message if isinstance(response, Answer) else ""
-                log.warning("The server asks to wait and try again: %s", told)
+                message = response.error().message if isinstance(response, Response) else ""
+                log.warning("the server requests a retry in %g s: %s", asked, message)
         pause = 0.1 * 2 ** (REPEATS - repeats_left) * random.uniform(0.5, 1.5)  # noqa: S311
         await sleep(asked + pause)
     raise AssertionError("unreachable")  # pragma: no cover
 
 
+async def _connected(
+    attempt: Callable[[], Awaitable[R]],
+    sleep: Callable[[float], Awaitable[None]],
+    outage_timeout: outage.OutageTimeout,
+) -> R:
+    """One attempt on a server that can be reached; waits until it can."""
+    while True:
+        try:
+            response = await attempt()
+        except ConnectionBroken as problem:
+            pause = None if problem.sent else outage_timeout.pause(problem.error)
+            if pause is None:
+                if not problem.sent:
+                    problem.error = outage_timeout.report(problem.error)
+                raise
+            await sleep(pause)
+        else:
+            if isinstance(response, Response) and response.is_unreached:
+                pause = outage_timeout.unserved()
+                if pause is not None:
+                    await sleep(pause)
+                    continue
+            outage_timeout.answered()
+            return response
+
+
+def _reported(problem: ConnectionBroken, request: Request) -> errors.Unavailable:
+    if not problem.sent or request.method in _READS:
+        return problem.error
+    return errors.AnswerLost(problem.error.message)
+
+
+def _may_repeat(request: Request, outage_timeout: outage.OutageTimeout) -> bool:
+    """Whether a second execution changes neither the object nor the answer. A controller does not
+    repeat writes: it reads the object again and decides anew."""
+    if request.method in _READS:
+        return True
+    unconditional = b'"resourceVersion"' not in (request.body or b"")
+    merges = request.method == "PATCH" and request.repeatable
+    return bool(outage_timeout) and merges and unconditional
+
+
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds the server asks to wait; dates are not used by Kubernetes and count as nothing."""
+    """The seconds of Retry-After; None without it or if it is a date, which Kubernetes never
+    sends."""
     try:
         return max(0.0, float(headers.get("Retry-After", "")))
     except ValueError:
         return None
 
 
-def _wait_asked_for(request: Request, response: object) -> float | None:
-    """Seconds after which to send the request again; None: this answer is final."""
-    if not isinstance(response, Answer) or response.status not in (429, 503):
+def _requested_wait(request: Request, response: object) -> float | None:
+    """Seconds until the retry; None: this response is final."""
+    if not isinstance(response, Response) or response.status not in (429, 503):
         return None
     asked = retry_after(response.headers)
     if response.status == 429:
-        # With a cause it is not load but a refusal, such as a disruption budget's.
+        # With a cause it is a rejection, for instance by a disruption budget, not overload.
         wait = None if response.error().causes else asked or 1.0
-    elif network.is_not_ready(response.error().message):
+    elif request_headers.is_not_ready(response.error().message):
         wait = asked or 1.0
     else:
         wait = asked if request.repeatable else None

@@ -1,9 +1,9 @@
-"""HTTP to one API server with nothing but asyncio.
+"""The default transport: HTTP/1.1 to one API server, with asyncio alone.
 
-A whole HTTP library costs a command more to load than its request takes, and a scheduler that
-writes a thousand bindings a second as much as its decisions do. This one speaks as much of HTTP/1.1
-as API servers do: Content-Length, chunks, connections that are kept; no proxies, no redirects, no
-compression. `store.connect` takes it when no proxy is in the way.
+Loading an HTTP library costs a command more time than its request takes, and a scheduler that
+writes a thousand bindings a second would spend as much CPU time in it as on its decisions. This
+transport implements what API servers use: Content-Length, chunks, persistent connections; no
+proxies, redirects or compression. `client` uses it unless a proxy is configured.
 """
 
 from __future__ import annotations
@@ -16,49 +16,61 @@ import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
-from windlass.store.kubernetes import exchange, network, plugin, tls
-from windlass.store.kubernetes.access import Access
-from windlass.store.kubernetes.connection import Connection, NotHttpError
-from windlass.store.kubernetes.credentials import Credential, Credentials
-from windlass.store.kubernetes.exchange import Answer, Broken, Request
+from windlass.store.kubernetes.config import exec_plugin, tls
+from windlass.store.kubernetes.config.credentials import Credential, Credentials
+from windlass.store.kubernetes.config.model import Access
+from windlass.store.kubernetes.http import outage, request_headers, retry
+from windlass.store.kubernetes.http.connection import Connection, NotHttpError
+from windlass.store.kubernetes.http.retry import ConnectionBroken, Request, Response
 
 R = TypeVar("R")
 
 
-class LightTransport:
-    """Keeps connections to one server. Use it from one event loop; `close` it at the end."""
+class _NotConnectedError(Exception):
+    """There is no connection, so the request was not sent."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class HttpTransport:
+    """Pools connections to one server. Use it from one event loop; `close` it at the end."""
 
     def __init__(
         self,
         access: Access,
         credentials: Credentials | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        outage_seconds: float = 0.0,
     ) -> None:
+        """`outage_seconds`: seconds to wait for a server that is being restarted."""
         self.access = access
-        self._credentials = credentials or plugin.credentials_of(access)
+        self._outage_timeout = outage.OutageTimeout(access, outage_seconds)
+        self._credentials = credentials or exec_plugin.credentials_of(access)
         self._sleep = sleep
         self._idle: list[Connection] = []
-        self._at_once = asyncio.Semaphore(exchange.POOL_SIZE)
-        """Requests; streams have connections of their own."""
+        self._at_once = asyncio.Semaphore(retry.POOL_SIZE)
+        """Limits concurrent requests; streams are not limited."""
         self._tls: tuple[tuple[bytes, bytes] | None, ssl.SSLContext] | None = None
-        self._head: tuple[str, network.Letterhead] | None = None
+        self._headers: tuple[str, request_headers.RequestHeaders] | None = None
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> Response:
         async with self._at_once:
-            return await self._trying(request, lambda: self._answer(request))
+            return await self._with_retries(request, lambda: self._request(request))
 
     @contextlib.asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
-        begun = await self._trying(request, lambda: self._begin(request))
-        if isinstance(begun, Answer):
-            raise begun.error()
-        connection = begun
+        opened = await self._with_retries(request, lambda: self._begin_stream(request))
+        if isinstance(opened, Response):
+            raise opened.error()
+        connection = opened
         try:
             yield connection.pieces()
         except (OSError, EOFError, ValueError, NotHttpError) as error:
-            raise network.unreachable(self.access, _plain(error)) from error
+            raise request_headers.unreachable(self.access, _plain(error)) from error
         finally:
-            # Never used again: what is left of the stream will not be read.
+            # Not reused: the rest of the stream is not read.
             connection.close()
 
     async def close(self) -> None:
@@ -66,48 +78,53 @@ class LightTransport:
             connection.close()
         self._idle.clear()
 
-    async def _trying(self, request: Request, attempt: Callable[[], Awaitable[R]]) -> R:
+    async def _with_retries(self, request: Request, attempt: Callable[[], Awaitable[R]]) -> R:
         async def once() -> R:
             try:
                 return await attempt()
+            except _NotConnectedError as problem:
+                reported = request_headers.unreachable(self.access, _plain(problem.error))
+                raise ConnectionBroken(reported, final=True, sent=False) from problem.error
             except (OSError, EOFError, ValueError, NotHttpError) as error:
-                told = network.unreachable(self.access, _plain(error))
+                reported = request_headers.unreachable(self.access, _plain(error))
                 final = not isinstance(error, EOFError | ConnectionResetError | BrokenPipeError)
-                raise Broken(told, final=final) from error
+                raise ConnectionBroken(reported, final=final) from error
 
-        return await exchange.repeating(request, once, self._sleep)
+        return await retry.repeating(request, once, self._sleep, self._outage_timeout)
 
-    async def _answer(self, request: Request) -> Answer:
-        return await self._read_whole(await self._respond(request))
+    async def _request(self, request: Request) -> Response:
+        return await self._read(await self._authenticated(request))
 
-    async def _begin(self, request: Request) -> Connection | Answer:
-        connection = await self._respond(request)
-        return connection if connection.status < 300 else await self._read_whole(connection)
+    async def _begin_stream(self, request: Request) -> Connection | Response:
+        connection = await self._authenticated(request)
+        return connection if connection.status < 300 else await self._read(connection)
 
-    async def _read_whole(self, connection: Connection) -> Answer:
+    async def _read(self, connection: Connection) -> Response:
         try:
-            body = await connection.whole()
+            body = await connection.read()
         except BaseException:
             connection.close()
             raise
-        if connection.rest():
+        if connection.release():
             self._idle.append(connection)
         else:
             connection.close()
-        return Answer(connection.status, connection.headers, body)
+        return Response(connection.status, connection.headers, body)
 
-    async def _respond(self, request: Request) -> Connection:
+    async def _authenticated(self, request: Request) -> Connection:
+        """A connection on which the head of the response was read; on 401, the request is sent
+        again with renewed credentials."""
         credential = await self._credentials.current()
-        connection = await self._ask(credential, request)
+        connection = await self._send(credential, request)
         if connection.status != 401 or not await self._credentials.renew(credential):
             return connection
         connection.close()
-        return await self._ask(await self._credentials.current(), request)
+        return await self._send(await self._credentials.current(), request)
 
-    async def _ask(self, credential: Credential, request: Request) -> Connection:
-        connection = self._kept(credential) or await self._connect(credential)
+    async def _send(self, credential: Credential, request: Request) -> Connection:
+        connection = self._pooled(credential) or await self._connected(credential)
         try:
-            encoded = self._head_for(credential).encode(
+            encoded = self._headers_for(credential).encode(
                 request.method,
                 request.path,
                 request.query,
@@ -115,13 +132,13 @@ class LightTransport:
                 request.content_type,
                 request.headers,
             )
-            await connection.ask(encoded, has_body=request.method != "HEAD")
+            await connection.send(encoded, has_body=request.method != "HEAD")
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _kept(self, credential: Credential) -> Connection | None:
+    def _pooled(self, credential: Credential) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()
             if connection.is_usable(credential.certificate):
@@ -129,11 +146,19 @@ class LightTransport:
             connection.close()
         return None
 
+    async def _connected(self, credential: Credential) -> Connection:
+        try:
+            return await self._connect(credential)
+        except (OSError, EOFError) as error:
+            # A certificate error does not go away.
+            untrusted = isinstance(error, ssl.SSLCertVerificationError | ssl.CertificateError)
+            raise error if untrusted else _NotConnectedError(error) from error
+
     async def _connect(self, credential: Credential) -> Connection:
         url = urllib.parse.urlsplit(self.access.address)
         secure = url.scheme == "https"
         host, port = url.hostname or "", url.port or (443 if secure else 80)
-        async with asyncio.timeout(exchange.CONNECT_SECONDS):
+        async with asyncio.timeout(retry.CONNECT_SECONDS):
             transport, connection = await asyncio.get_running_loop().create_connection(
                 lambda: Connection(credential.certificate),
                 host,
@@ -141,14 +166,14 @@ class LightTransport:
                 ssl=self._tls_for(credential) if secure else None,
                 server_hostname=(self.access.cluster.tls_server_name or host) if secure else None,
             )
-        _notice_silence(transport.get_extra_info("socket"))
+        _enable_keepalive(transport.get_extra_info("socket"))
         return connection
 
-    def _head_for(self, credential: Credential) -> network.Letterhead:
-        told = credential.authorization
-        if self._head is None or self._head[0] != told:
-            self._head = (told, network.Letterhead(self.access, told))
-        return self._head[1]
+    def _headers_for(self, credential: Credential) -> request_headers.RequestHeaders:
+        value = credential.authorization
+        if self._headers is None or self._headers[0] != value:
+            self._headers = (value, request_headers.RequestHeaders(self.access, value))
+        return self._headers[1]
 
     def _tls_for(self, credential: Credential) -> ssl.SSLContext:
         if self._tls is None or self._tls[0] != credential.certificate:
@@ -157,12 +182,12 @@ class LightTransport:
 
 
 def _plain(error: Exception) -> Exception:
-    """An error of the operating system's kind; a certificate that is not trusted is one already."""
+    """The error as an OSError; a certificate error is one already."""
     return error if isinstance(error, OSError) else ConnectionError(str(error))
 
 
-def _notice_silence(made: socket.socket | None) -> None:
-    """A connection notices within a minute and a half that its peer is gone, even when idle."""
+def _enable_keepalive(made: socket.socket | None) -> None:
+    """With TCP keepalive, an idle connection detects a dead peer within 90 seconds."""
     if made is None:
         return
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

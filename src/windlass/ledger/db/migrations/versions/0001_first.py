@@ -14,7 +14,7 @@ _ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
-    _who_and_what()
+    _parties_and_devices()
     _intervals()
     _around()
     _roll_ups()
@@ -32,7 +32,7 @@ def _id() -> sa.Column[int]:
     return sa.Column("id", _ID, primary_key=True, autoincrement=True)
 
 
-def _who_and_what() -> None:
+def _parties_and_devices() -> None:
     op.create_table(
         "party", _id(), _text("uid", 64), _text("team", 64), _text("user", 256), _text("run", 64),
         _text("queue", 256), sa.Column("closed", sa.Integer, nullable=False),
@@ -46,7 +46,7 @@ def _who_and_what() -> None:
     )  # fmt: skip
 
 
-def _held() -> list[sa.Column[Any]]:
+def _interval_cols() -> list[sa.Column[Any]]:
     return [
         sa.Column("party", sa.BigInteger, sa.ForeignKey("party.id"), nullable=False),
         sa.Column("device", sa.BigInteger, sa.ForeignKey("device.id"), nullable=False),
@@ -64,11 +64,11 @@ def _held() -> list[sa.Column[Any]]:
 def _intervals() -> None:
     key = ("party", "attempt", "role", "member", "device", "started")
     op.create_table(
-        "interval", _id(), *_held(), _number("ended"), _number("rate"), _number("claim"),
+        "interval", _id(), *_interval_cols(), _number("ended"), _number("rate"), _number("claim"),
         sa.UniqueConstraint(*key),
     )  # fmt: skip
     op.create_index("interval_ended", "interval", ["ended", "started"])
-    op.create_table("open_interval", *_held(), sa.UniqueConstraint(*key))
+    op.create_table("open_interval", *_interval_cols(), sa.UniqueConstraint(*key))
     device = sa.Column("device", sa.BigInteger, sa.ForeignKey("device.id"), nullable=False)
     op.create_table(
         "presence", _id(), device, _number("started"), _number("ended"), _number("rate"),
@@ -117,10 +117,10 @@ def _roll_ups() -> None:
         *(_number(name) for name in ("held", "cpu", "memory", "cost")),
     )  # fmt: skip
     op.create_index("charge_party", "charge", ["party"])
-    who = [("team", 64), ("user", 256), ("queue", 256)]
+    party = [("team", 64), ("user", 256), ("queue", 256)]
     op.create_table(
         "daily", sa.Column("day", sa.Integer, primary_key=True),
-        *(sa.Column(name, sa.String(size), primary_key=True) for name, size in (*who, *what)),
+        *(sa.Column(name, sa.String(size), primary_key=True) for name, size in (*party, *what)),
         *(_number(name) for name in ("held", "cpu", "memory", "cost")),
     )  # fmt: skip
     op.create_table(

@@ -1,4 +1,4 @@
-"""Samples of teams and device models; those of queues stand for a time, too."""
+"""Samples of teams and device models; samples of queues get a duration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ revision = "0002"
 down_revision = "0001"
 
 _EVERY = 300
-"""Seconds between two samples until then."""
+"""Seconds between two samples before this migration."""
 
 
 def upgrade() -> None:

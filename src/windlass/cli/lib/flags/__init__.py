@@ -1,0 +1,1 @@
+"""Flags: from the fields of objects back to what the user typed."""

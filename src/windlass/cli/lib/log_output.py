@@ -1,0 +1,68 @@
+"""Log lines and phase changes of a run, printed for people or as JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from windlass.cli.lib.output import Output, flush
+from windlass.kinds.types import run
+from windlass.sdk import logs as run_logs
+
+_COLOURS = (
+    "cyan",
+    "yellow",
+    "green",
+    "magenta",
+    "blue",
+    "bright_red",
+    "bright_cyan",
+    "bright_green",
+)
+
+
+def printer(out: Output, of: run.Run, *, attempts: bool = False) -> Callable[[run_logs.Line], None]:
+    """A function that prints log lines, each with its replica if the run has several, and with its
+    attempt if `attempts`."""
+    several = attempts or sum(role.replicas for role in of.spec.roles) > 1
+    width = max(len(f"{role.name}/{role.replicas - 1}") for role in of.spec.roles)
+    colours: dict[str, str] = {}
+
+    def show(line: run_logs.Line) -> None:
+        replica = f"{line.role}/{line.index}"
+        if several:
+            colour = colours.setdefault(replica, _COLOURS[len(colours) % len(_COLOURS)])
+            which = f"#{line.attempt} " if attempts else ""
+            head = out.style(f"{which}{replica:{width}} |", sys.stdout, fg=colour)
+        if out.mode == "json":
+            data = {"type": "log", "role": line.role, "index": line.index, "text": line.text}
+            out.item(data | {"attempt": line.attempt})
+        else:
+            out.raw(f"{head} {line.text}" if several else line.text)
+        flush()
+
+    return show
+
+
+class Narrator:
+    """Prints each change of a run's phase, reason or message once, on stderr."""
+
+    def __init__(self, out: Output, name: str) -> None:
+        self._out = out
+        self._name = name
+        self._printed = ""
+
+    def __call__(self, current: run.Run) -> None:
+        status = current.status
+        if status.phase in ("", "Queued") and not status.reason:
+            return  # the scheduler has not considered it yet
+        text = f"run/{self._name} {status.phase}"
+        text += f": {status.reason}" if status.reason else ""
+        text += f" ({status.message})" if status.message else ""
+        if text != self._printed:
+            self._printed = text
+            self._out.hint(text)
+            if self._out.mode == "json":
+                data = {"phase": status.phase, "reason": status.reason, "message": status.message}
+                self._out.item({"type": "state", "run": self._name, **data})
+            flush()

@@ -1,0 +1,1 @@
+"""Pods that users made themselves, without a Run."""

@@ -1,0 +1,1 @@
+"""Versions of the ledger's tables: `repository.LedgerRepository.open` upgrades a database."""

@@ -1,0 +1,33 @@
+"""Output on the pages of the guide is what the commands print."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+SIMULATE = (ROOT / "docs/guide/simulate.md").read_text()
+_BLOCK = re.compile(
+    r"```console\n\$ windlass (simulate examples/simulate/one-gang.+)\n((?:.+\n)+)```"
+)
+
+
+def windlass(*words: str) -> str:
+    """What the command prints, on both streams."""
+    done = subprocess.run(
+        [sys.executable, "-m", "windlass.cli.main", *words],
+        cwd=ROOT, env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"}, text=True, check=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    return done.stdout
+
+
+def lines(text: str) -> list[str]:
+    return sorted(line.rstrip() for line in text.splitlines() if line.strip())
+
+
+def test_the_simulation_on_the_page_is_what_the_command_prints() -> None:
+    ((command, output),) = _BLOCK.findall(SIMULATE)
+    assert lines(windlass(*command.split())) == lines(output)

@@ -1,0 +1,62 @@
+"""The words and phrases that prose, messages and test names avoid, and where they are used.
+
+The glossary has the terms to use instead. `AVOIDED` and `PHRASES` are the only lists; the tests in
+tests/unit/docs apply them to pages, to the string literals of `src`, and to the names of tests.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+AVOIDED = re.compile(
+    r"\b(whoever|whom|somebody|nobody|hand(s|ed|ing)? (it |them )?in|told|promis\w+|room|foreign)\b"
+    r"|(?<!-)(?<!<)(?<!without a )(?<!write a )(?<!legend and )\bunits?\b"
+    r"|(?<!callers )(?<!user )(?<!users )(?<!person )\bwho\b",
+    re.IGNORECASE,
+)
+PHRASES = re.compile(
+    r"goes on without you|what waiting does not help|ctrl-c leaves it|breaks a rule"
+    r"|takes back what it is guaranteed|the very devices|is believed to|until the next look"
+    r"|(is|are) looked at again|written down now",
+    re.IGNORECASE,
+)
+NAME = re.compile(
+    r"(?<![a-z])(whoever|whom|somebody|nobody|anybody|everybody|told|promise[sd]?|foreign|wish(?:es)?"
+    r"|(?<!without_a_)(?<!its_)(?<!legend_)units?|seats?|handed_in|hands_in|(?<!user_)(?<!users_)(?<!callers_)who)(?![a-z])"
+)
+"""The same for names, in which the words are joined by underscores."""
+_STATEMENT = re.compile(r"\s*(CREATE|INSERT|SELECT|DELETE|UPDATE)\s")
+"""SQL: a column that exists keeps its name."""
+
+
+def avoided(text: str) -> str:
+    """The first avoided word or phrase of a text; empty if it has none."""
+    match = AVOIDED.search(text) or PHRASES.search(text)
+    return match[0] if match else ""
+
+
+def messages(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of string literals that may reach a user: with a blank, and no docstring."""
+    tree = ast.parse(source)
+    documentation = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            continue
+        if id(node) in documentation or " " not in node.value or _STATEMENT.match(node.value):
+            continue
+        yield node.lineno, node.value
+
+
+def test_names(source: str) -> Iterator[tuple[int, str]]:
+    """Line and name of the test functions."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if node.name.startswith("test_"):
+            yield node.lineno, node.name
