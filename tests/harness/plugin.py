@@ -31,6 +31,8 @@ _PREPARE: dict[str, Callable[[Callable[[str], None]], object]] = {
     "helm": lambda say: build.ensure(say, [build.HELM_CLIENT]),
 }
 """By marker: what its tests need."""
+_ON_NODES = ("tests/harness/test_kubelet.py", "tests/endtoend/test_agent_partition.py")
+"""Files for real nodes whose tests are not given an engine."""
 _PROBLEMS = pytest.StashKey[dict[str, str]]()
 
 
@@ -63,9 +65,7 @@ def group_of(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if file.startswith("tests/kubernetes/"):
         return file
-    on_nodes = file == "tests/harness/test_kubelet.py" or (
-        file.startswith("tests/endtoend/") and "[kubernetes" in nodeid
-    )
+    on_nodes = file in _ON_NODES or (file.startswith("tests/endtoend/") and "[kubernetes" in nodeid)
     return "real nodes" if on_nodes else nodeid
 
 

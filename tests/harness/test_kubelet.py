@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,15 @@ def ended(api: Rest, name: str) -> dict[str, Any]:
     return terminated
 
 
-def test_pods_of_two_nodes_reach_each_other(cluster: kubelet.Cluster) -> None:
-    api = cluster.plane.rest
+@pytest.fixture
+def api(cluster: kubelet.Cluster) -> Iterator[Rest]:
+    """Of the cluster that other files use too: no pod is left there."""
+    yield cluster.plane.rest
+    ok(cluster.plane.rest.delete(_PODS))
+    until(lambda: not ok(cluster.plane.rest.get(_PODS))["items"], "the pods are gone", 60)
+
+
+def test_pods_of_two_nodes_reach_each_other(api: Rest) -> None:
     run(api, "listens", "node-0", "python3", "-m", "http.server", "8000")
     address = until(lambda: status(api, "listens").get("podIP"), "an address")
     ask = f"until wget -q -O- http://{address}:8000; do sleep 0.1; done > /dev/null 2>&1; id -u"
@@ -60,16 +68,14 @@ def test_pods_of_two_nodes_reach_each_other(cluster: kubelet.Cluster) -> None:
     assert api.get(f"{_PODS}/asks/log").body == f"{images.USER}\n".encode()
 
 
-def test_too_much_memory_is_killed_and_said(cluster: kubelet.Cluster) -> None:
+def test_too_much_memory_is_killed_and_said(api: Rest) -> None:
     limits = {"limits": {"memory": "64Mi"}}
-    api = cluster.plane.rest
     run(api, "greedy", "node-0", "python3", "-c", "b = b'x' * (200 << 20)", resources=limits)
     assert ended(api, "greedy")["reason"] == "OOMKilled"
 
 
-def test_platform_image_has_the_package_and_all_that_it_needs(cluster: kubelet.Cluster) -> None:
+def test_platform_image_has_the_package_and_all_that_it_needs(api: Rest) -> None:
     modules = "windlass.server.main, windlass.agent.main, windlass.control.manager, windlass.cli"
-    api = cluster.plane.rest
     run(api, "imports", "node-0", images.PYTHON, "-I", "-c", f"import {modules}, numpy, uvloop")
     assert ended(api, "imports")["exitCode"] == 0, api.get(f"{_PODS}/imports/log").body
 
