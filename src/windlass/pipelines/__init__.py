@@ -1,0 +1,1 @@
+"""Pipelines: steps over Runs and calls, cached by content."""
