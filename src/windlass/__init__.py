@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from windlass.sdk.errors import RunFailed as RunFailed
     from windlass.sdk.errors import WorkerLost as WorkerLost
     from windlass.sdk.executor.executor import Executor as Executor
+    from windlass.sdk.pipelines.step_definition import map_step as map  # noqa: A004, F401
+    from windlass.sdk.pipelines.step_definition import pipeline as pipeline
+    from windlass.sdk.pipelines.step_definition import step as step
     from windlass.sdk.run_handle import AsyncRunHandle as AsyncRunHandle
     from windlass.sdk.sync_client import Client as Client
     from windlass.sdk.sync_client import RunHandle as RunHandle
@@ -50,10 +53,15 @@ _LAZY = {
     "WorkerLost": "windlass.sdk.errors",
     "context": "windlass.injob.library.windlass.job_context",
     "errors": "windlass.store.errors",
+    "map": "windlass.sdk.pipelines.step_definition",
+    "pipeline": "windlass.sdk.pipelines.step_definition",
     "progress": "windlass.injob.library.windlass.job_context",
     "report": "windlass.injob.library.windlass.job_context",
     "run": "windlass.sdk.sync_client",
+    "step": "windlass.sdk.pipelines.step_definition",
 }
+_RENAMED = {"run": "start", "map": "map_step"}
+"""Names that are offered under another one."""
 
 
 def __getattr__(name: str) -> Any:
@@ -62,7 +70,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     module = importlib.import_module(_LAZY[name])
-    found = module if name == "errors" else getattr(module, "start" if name == "run" else name)
+    found = module if name == "errors" else getattr(module, _RENAMED.get(name, name))
     globals()[name] = found
     return found
 

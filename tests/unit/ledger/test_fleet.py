@@ -214,6 +214,8 @@ def test_samples_of_the_first_tables_are_kept(url):
     with engine.begin() as connection:  # back to how it was
         connection.exec_driver_sql("DROP TABLE queue_sample")
         connection.exec_driver_sql("DROP TABLE fleet_sample")
+        connection.exec_driver_sql("DROP TABLE step_record")
+        connection.exec_driver_sql("DROP TABLE step_parts")
         connection.exec_driver_sql(
             "CREATE TABLE sample (at BIGINT, queue VARCHAR(256), resource VARCHAR(128), "
             "used BIGINT, borrowed BIGINT, lent BIGINT, waiting BIGINT)"

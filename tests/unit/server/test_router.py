@@ -16,7 +16,10 @@ from windlass.server.platform.router import Router
 from windlass.server.platform.services import Services
 
 DIGEST = "sha256:" + "1" * 64
-VALUES = {"namespace": "default", "digest": DIGEST, "box": "0" * 24, "key": "0", "token": "ab"}
+VALUES = {
+    "namespace": "default", "digest": DIGEST, "box": "0" * 24, "key": "0", "token": "ab",
+    "stepkey": "a" * 64,
+}  # fmt: skip
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 

@@ -47,6 +47,7 @@ VIEWED_PATHS = (
     "/externalpods",
     "/why",
     "/logs",
+    "/steps",
     "/logs/{log}",
     "/addresses",
     "/usage",
@@ -141,6 +142,7 @@ async def tries(served: Served) -> list[Try]:
         "key": ("0", "1"), "token": (served.token.split("_")[1], "0123456789ab"),
         "node": ("there", "gone"), "pod": ("there", "gone"),
         "container": ("worker", "gone"), "number": ("0", "1"),
+        "stepkey": ("a" * 64, "b" * 64),
     }  # fmt: skip
     for route in routes.ROUTES:
         names = re.findall(r"{(\w+)}", route.template)

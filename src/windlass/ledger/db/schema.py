@@ -11,6 +11,8 @@
     charge, daily, hardware      roll-ups of finished days: derived from the above, again
                                  when new data about such a day arrives late
     mark                         single numbers: observed until, settled until
+    step_record, step_parts      results of pipeline steps by content, and what their keys are
+                                 made of (`ledger.db.step_records`)
 
 Times are Unix seconds, money is nano (billionths of the currency), parts are millionths.
 """
@@ -31,7 +33,7 @@ from sqlalchemy import (
 )
 
 metadata = MetaData()
-VERSION = "0002"
+VERSION = "0003"
 """The last migration in `ledger.db.migrations`."""
 # SQLite generates ids only in a column of type INTEGER.
 Id = BigInteger().with_variant(Integer, "sqlite")
@@ -214,4 +216,35 @@ mark = Table(
     "mark", metadata,
     Column("name", String(64), primary_key=True),
     Column("value", BigInteger, nullable=False),
+)  # fmt: skip
+
+step_record = Table(
+    "step_record", metadata,
+    Column("namespace", String(64), primary_key=True),
+    Column("key", String(64), primary_key=True),
+    Column("pipeline", String(128), nullable=False),
+    Column("step", String(128), nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("user", String(256), nullable=False),
+    Column("owner", String(64), nullable=False),
+    Column("done", Integer, nullable=False),
+    Column("expires", BigInteger, nullable=False),
+    Column("started", BigInteger, nullable=False),
+    Column("ended", BigInteger, nullable=False),
+    Column("run", String(64), nullable=False),
+    Column("digest", String(80), nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("value", Text, nullable=False),
+    Column("shared_parts", String(64), nullable=False),
+    Column("own_parts", Text, nullable=False),
+    Column("miss", Text, nullable=False),
+    Index("step_record_by_step", "namespace", "pipeline", "step", "ended"),
+    Index("step_record_ended", "ended"),
+)  # fmt: skip
+
+step_parts = Table(
+    "step_parts", metadata,
+    Column("namespace", String(64), primary_key=True),
+    Column("digest", String(64), primary_key=True),
+    Column("body", Text, nullable=False),
 )  # fmt: skip

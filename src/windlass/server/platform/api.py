@@ -28,6 +28,7 @@ from windlass.server.platform.handlers.metrics import MetricsService
 from windlass.server.platform.handlers.queues import QueueService
 from windlass.server.platform.handlers.rendezvous import RendezvousService
 from windlass.server.platform.handlers.runs import RunService
+from windlass.server.platform.handlers.steps import StepService
 from windlass.server.platform.handlers.usage_reports import UsageService
 from windlass.server.platform.router import Match, Router
 from windlass.server.platform.services import EmbeddedServices, Services
@@ -61,6 +62,7 @@ class PlatformApi:
             rendezvous=RendezvousService(store),
             blobs=BlobService(store, storage.blobs),
             mailboxes=MailboxService(storage.mailboxes, self._worker_settings),
+            steps=StepService(store, storage.blobs),
             metrics=metrics,
             embedded=embedded,
         )
@@ -71,14 +73,17 @@ class PlatformApi:
         self.match = self.router.match
 
     def use_ledger(self, ledger: Ledger | None) -> None:
-        """The ledger that answers requests about usage."""
+        """The ledger that answers requests about usage, and whose database has results of
+        steps."""
         self.services.usage.ledger = ledger
+        self.services.steps.ledger = ledger
 
     def background(self) -> list[asyncio.Task[None]]:
-        """Tasks that remove unused code and mailboxes."""
+        """Tasks that remove unused code, mailboxes and results of steps."""
         return [
             asyncio.create_task(self.services.mailboxes.sweep_regularly()),
             asyncio.create_task(self.services.blobs.sweep_regularly()),
+            asyncio.create_task(self.services.steps.prune_regularly()),
         ]
 
     async def stop(self) -> None:

@@ -95,4 +95,9 @@ WORKER = (
     Parameter("worker", "the name of the worker"),
     Parameter("python", "its version of Python"),
 )
+STEPS = (
+    Parameter("pipeline", "only of this pipeline"),
+    Parameter("step", "only of this step"),
+    Parameter("limit", "at most this many, the newest", _number(MOST_ROWS)),
+)
 SELECTOR = (Parameter("labelSelector", "only objects whose labels match"),)

@@ -43,6 +43,7 @@ PATTERNS = {
     "box": r"[0-9a-f]{24}",
     "key": r"[a-z0-9-]{1,40}",
     "token": r"[A-Za-z0-9]+",
+    "stepkey": r"[0-9a-f]{64}",
 }
 """Values of path parameters; of all others any text. Some become names of files: nothing else may
 pass here."""
@@ -274,6 +275,37 @@ _MAILBOX_ROUTES = (
     ),
 )  # fmt: skip
 
+_STEP_ROUTES = (
+    Route(
+        f"{_NAMESPACE}/steps", ("GET",), _runs("list"), lambda s: s.steps.list,
+        "Executed steps of pipelines.", "steps", "list", parameters.STEPS, Reply("StepList"),
+    ),
+    Route(
+        f"{_NAMESPACE}/steps/lookup", ("POST",), _CREATE_RUNS, lambda s: s.steps.look_up,
+        "Results of steps by key; claims those without one.", "steps", "create",
+        reply=Reply("StepLookup"), body="application/json",
+    ),
+    Route(
+        f"{_NAMESPACE}/steps/renew", ("POST",), _CREATE_RUNS, lambda s: s.steps.renew,
+        "Extends the claims of a driver.", "steps", "update", reply=Reply("StepClaims"),
+        body="application/json",
+    ),
+    Route(
+        f"{_NAMESPACE}/steps/release", ("POST",), _CREATE_RUNS, lambda s: s.steps.release,
+        "Gives up claims.", "steps", "delete", reply=_EMPTY, body="application/json",
+    ),
+    Route(
+        f"{_NAMESPACE}/steps/similar", ("POST",), _CREATE_RUNS, lambda s: s.steps.similar,
+        "What the last results of a step were made of.", "steps", "get",
+        reply=Reply("SimilarSteps"), body="application/json",
+    ),
+    Route(
+        f"{_NAMESPACE}/stepresults/{{stepkey}}", ("PUT",), _CREATE_RUNS, lambda s: s.steps.complete,
+        "The result of a claimed step.", "stepresults", "update", reply=_EMPTY,
+        body="application/json",
+    ),
+)  # fmt: skip
+
 _QUEUE_ROUTES = (
     Route(
         f"{ROOT}/queues", ("GET",), _LIST_QUEUES, lambda s: s.queues.tree,
@@ -353,5 +385,5 @@ _METRICS_ROUTES = (
 
 ROUTES: tuple[Route, ...] = (
     *_RUN_ROUTES, *_POD_ROUTES, *_USAGE_ROUTES, *_CODE_ROUTES, *_MAILBOX_ROUTES,
-    *_QUEUE_ROUTES, *_TOKEN_ROUTES, *_METRICS_ROUTES,
+    *_STEP_ROUTES, *_QUEUE_ROUTES, *_TOKEN_ROUTES, *_METRICS_ROUTES,
 )  # fmt: skip

@@ -13,6 +13,7 @@ from windlass.server.platform.handlers.metrics_pull import PullSource
 from windlass.server.platform.handlers.queues import QueueService
 from windlass.server.platform.handlers.rendezvous import RendezvousService
 from windlass.server.platform.handlers.runs import RunService
+from windlass.server.platform.handlers.steps import StepService
 from windlass.server.platform.handlers.tokens import TokenService
 from windlass.server.platform.handlers.usage_reports import UsageService
 
@@ -35,5 +36,6 @@ class Services:
     rendezvous: RendezvousService
     blobs: BlobService
     mailboxes: MailboxService
+    steps: StepService
     metrics: MetricsService
     embedded: EmbeddedServices | None = None

@@ -1,0 +1,1 @@
+"""Pipelines in Python: steps whose results are kept by content."""
