@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from windlass.sdk.errors import RunFailed as RunFailed
     from windlass.sdk.errors import WorkerLost as WorkerLost
     from windlass.sdk.executor.executor import Executor as Executor
+    from windlass.sdk.pipelines.pipeline_definition import pipeline as pipeline
     from windlass.sdk.pipelines.step_definition import map_step as map  # noqa: A004, F401
-    from windlass.sdk.pipelines.step_definition import pipeline as pipeline
     from windlass.sdk.pipelines.step_definition import step as step
     from windlass.sdk.run_handle import AsyncRunHandle as AsyncRunHandle
     from windlass.sdk.sync_client import Client as Client
@@ -54,7 +54,7 @@ _LAZY = {
     "context": "windlass.injob.library.windlass.job_context",
     "errors": "windlass.store.errors",
     "map": "windlass.sdk.pipelines.step_definition",
-    "pipeline": "windlass.sdk.pipelines.step_definition",
+    "pipeline": "windlass.sdk.pipelines.pipeline_definition",
     "progress": "windlass.injob.library.windlass.job_context",
     "report": "windlass.injob.library.windlass.job_context",
     "run": "windlass.sdk.sync_client",

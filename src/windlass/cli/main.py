@@ -51,6 +51,10 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         ),
         "rerun": Entry("windlass.cli.commands.jobs.submit:rerun", "Submit the job of a run again."),
         "cron": Entry("windlass.cli.commands.jobs.cron:cron", "Start runs on a schedule."),
+        "pipeline": Entry(
+            "windlass.cli.commands.jobs.pipeline:pipeline",
+            "Run pipelines whose steps are kept by content.",
+        ),
         "prune": Entry(
             "windlass.cli.commands.jobs.lifecycle:prune", "Delete records of ended runs."
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.pipelines.project import Project
+from windlass.pipelines.fingerprint import libraries
 from windlass.pipelines.fingerprint.collector import CannotFingerprint
 from windlass.pipelines.fingerprint.step_key import changes, step_key
 
@@ -212,7 +214,7 @@ def step(): return a(1) * 2 + b(1)
     assert project.key().digest != before.digest
 
 
-def test_lambdas_of_one_line_are_told_apart(project: Project) -> None:
+def test_lambdas_of_one_line_are_different(project: Project) -> None:
     text = "functions = [lambda x: x + 1, lambda x: x + 2]\ndef step(): return functions[0](1)\n"
     project.modules["steps"] = text
     before = project.key()
@@ -276,6 +278,22 @@ def test_arrays_are_compared_by_content() -> None:
     assert len(set(keys)) == 4
 
 
+def test_a_file_has_the_same_keys_as_a_program_and_as_a_pipeline_of_the_command_line(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "steps.py"
+    file.write_text("RATE = 1\ndef helper(): return RATE\ndef step(): return helper()\n")
+    keys = []
+    for name in ("__main__", libraries.PROGRAM):
+        for rate in (1, 2):
+            names = runpy.run_path(str(file), run_name=name)
+            names["step"].__globals__["RATE"] = rate
+            # Names that runpy returns are a copy of those of the functions.
+            keys.append(step_key(names["step"], {}, inputs={}, environment="").digest)
+    assert keys[:2] == keys[2:]
+    assert keys[0] != keys[1]
+
+
 def test_an_object_that_cannot_be_compared_is_named() -> None:
     lock = threading.Lock()
 
@@ -296,8 +314,6 @@ def test_a_library_counts_with_its_version(monkeypatch: pytest.MonkeyPatch) -> N
 
     before = step_key(step, {}, inputs={}, environment="")
     assert before.parts["library yaml"].startswith("PyYAML ")
-    from windlass.pipelines.fingerprint import libraries
-
     monkeypatch.setattr(libraries, "version_of", lambda top: f"{top} 99")
     after = step_key(step, {}, inputs={}, environment="")
     assert [str(each) for each in changes(before.parts, after.parts)] == [

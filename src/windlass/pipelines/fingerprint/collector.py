@@ -112,7 +112,8 @@ class Collector:
             yield f"closure {name} {self._part(f'closure {owner}.{name}', content)}"
 
     def _label(self, kind: str, thing: Any) -> str:
-        plain = label = f"{kind} {thing.__module__}.{thing.__qualname__}"
+        module = libraries.module_name(thing.__module__)
+        plain = label = f"{kind} {module}.{thing.__qualname__}"
         number = 1
         while label in self.parts:  # two lambdas of one function, or a redefinition
             number += 1
@@ -127,7 +128,8 @@ class Collector:
         if isinstance(reference, ComputedImport):
             return self._all_loaded()
         name = reference.name
-        module = str(function.__globals__.get("__name__", function.__module__))
+        module = function.__globals__.get("__name__", function.__module__)
+        module = libraries.module_name(module)
         found = function.__globals__.get(name, _MISSING)
         if found is _MISSING:
             if name in _ALL_NAMES:

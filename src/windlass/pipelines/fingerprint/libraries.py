@@ -14,10 +14,19 @@ import sys
 import sysconfig
 from pathlib import Path
 
+PROGRAM = "__windlass_pipeline__"
+"""The module of a file that `windlass pipeline run` executes; `__main__` would run its `main`. In
+keys it is `__main__`: both ways to run a file have the same results."""
+
+
+def module_name(name: str | None) -> str:
+    """The name of a module as it is part of keys."""
+    return "__main__" if name in (PROGRAM, None) else str(name)
+
 
 def is_project(module: str) -> bool:
     """Whether a module is the user's code: `__main__`, or a file outside the installed packages."""
-    if module == "__main__":
+    if module in ("__main__", PROGRAM):
         return True
     top = module.partition(".")[0]
     if top == "windlass" or top in sys.stdlib_module_names:
@@ -45,9 +54,11 @@ def _file_of(module: str) -> str | None:
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError, AttributeError):
-        return None
-    if spec is None or spec.origin in (None, "built-in", "frozen"):
-        locations = list(spec.submodule_search_locations or ()) if spec else []
+        spec = None
+    if spec is None:  # made by a program, as the modules of a notebook or of `runpy`
+        return ""
+    if spec.origin in (None, "built-in", "frozen"):
+        locations = list(spec.submodule_search_locations or ())
         return locations[0] if locations else None
     return spec.origin
 

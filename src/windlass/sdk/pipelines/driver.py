@@ -8,8 +8,7 @@ one finds the results that were stored and continues after them.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import dataclasses
+import collections
 import functools
 import hashlib
 import inspect
@@ -25,75 +24,38 @@ from windlass.pipelines.fingerprint.step_key import StepKey, step_key
 from windlass.sdk import event_loop_thread
 from windlass.sdk.executor.executor import Executor
 from windlass.sdk.pipelines.step_cache import StepCache, Stored
-from windlass.sdk.pipelines.step_definition import Pipeline, Step, active, options_key
+from windlass.sdk.pipelines.step_definition import Step
+from windlass.sdk.pipelines.step_results import StepEvent, StepResult
 from windlass.sdk.run_options import Options
 from windlass.sdk.sync_client import Client
 
+_IDLE_SECONDS = 1.0
 _ENVIRONMENT = ("python", "requirements", "image", "setup", "env")
 """Options of a step that are part of its environment."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StepEvent:
-    """How one call of a step ended."""
-
-    step: str
-    position: int
-    state: str
-    """`cached`, `executed` or `failed`."""
-    seconds: float
-    miss: str
-    """Why the result was not known; "" if it was."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PipelineOutcome:
-    value: Any
-    steps: tuple[StepEvent, ...]
-
-    def count(self, state: str) -> int:
-        return sum(each.state == state for each in self.steps)
-
-
-class StepResult:
-    """The result of a call of a step that may not have ended yet."""
-
-    def __init__(self, driver: Driver, step: str, position: int) -> None:
-        self._driver = driver
-        self._name = step if not position else f"{step}[{position}]"
-        self.stored: concurrent.futures.Future[Stored] = concurrent.futures.Future()
-        """The result on the server."""
-        self._value: concurrent.futures.Future[Any] | None = None
-
-    def __repr__(self) -> str:
-        state = "has ended" if self.stored.done() else "has not ended"
-        return f"<result of step {self._name}, which {state}>"
-
-    def __iter__(self) -> Any:
-        return iter(self.result())
-
-    def __bool__(self) -> bool:
-        return bool(self.result())
-
-    def result(self, timeout: float | None = None) -> Any:
-        """The value that the step returned; raises the exception of the step."""
-        stored = self.stored.result(timeout)
-        if self._value is None:
-            self._value = event_loop_thread.start(self._driver.load(stored))
-        return self._value.result(timeout)
 
 
 class Driver:
     """One execution of a pipeline."""
 
     def __init__(
-        self, pipeline: Pipeline, client: Client, on_step: Callable[[StepEvent], None]
+        self,
+        pipeline: str,
+        client: Client,
+        on_step: Callable[[StepEvent], None],
+        *,
+        parallel: int,
+        workdir: str | None,
     ) -> None:
         self._pipeline = pipeline
+        self._parallel = parallel
+        self._workdir = workdir
         self._client = client
         self._on_step = on_step
-        self._cache = StepCache(client.aio, pipeline.name)
+        self._cache = StepCache(client.aio, pipeline)
         self._executors: dict[str, Executor] = {}
+        self._calls: collections.Counter[str] = collections.Counter()
+        """Calls that wait or run, by the options of their workers."""
+        self._retiring: dict[str, asyncio.Task[None]] = {}
         self._results: list[StepResult] = []
         self._by_key: dict[str, asyncio.Future[None]] = {}
         """Calls with equal keys: the second waits for the first."""
@@ -105,7 +67,7 @@ class Driver:
         self, step: Step, args: Sequence[Any], kwargs: Mapping[str, Any], position: int = 0
     ) -> StepResult:
         bound = _bound(step, args, kwargs)
-        result = StepResult(self, step.name, position)
+        result = StepResult(self.load, step.name, position)
         self._results.append(result)
         event_loop_thread.start(self._run(step, bound, position, result))
         return result
@@ -119,7 +81,7 @@ class Driver:
         return _resolved(value, lambda each: each.result())
 
     def close(self, *, aborted: bool) -> None:
-        for executor in self._executors.values():
+        for executor in list(self._executors.values()):
             executor.abort() if aborted else executor.shutdown()
         event_loop_thread.call(self._close())
 
@@ -131,6 +93,8 @@ class Driver:
         return await asyncio.to_thread(pickle.loads, content)
 
     async def _close(self) -> None:
+        for task in self._retiring.values():
+            task.cancel()
         await self._cache.give_up()
         await self._cache.close()
 
@@ -263,10 +227,26 @@ class Driver:
         self, step: Step, call: Callable[..., bytes], arguments: inspect.BoundArguments
     ) -> tuple[bytes, str]:
         args, kwargs = arguments.args, arguments.kwargs
+        pool = _options_key(step.options)
+        self._calls[pool] += 1
+        self._retire_idle()
+        try:
+            return await self._sent(step, call, args, kwargs)
+        finally:
+            self._calls[pool] -= 1
+            self._retire_idle()
+
+    async def _sent(
+        self,
+        step: Step,
+        call: Callable[..., bytes],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> tuple[bytes, str]:
         if step.options.get("workers", 1) > 1:
             bound = functools.partial(call, **kwargs) if kwargs else call
             handle = await self._client.aio.runs.submit(
-                bound, *args, workdir=self._pipeline.workdir, **step.options
+                bound, *args, workdir=self._workdir, **step.options
             )
             by_rank = [
                 await asyncio.to_thread(pickle.loads, each) for each in await handle.result()
@@ -276,40 +256,30 @@ class Driver:
         future = await asyncio.to_thread(executor.submit, call, *args, **kwargs)
         return await asyncio.wrap_future(future), ""
 
+    def _retire_idle(self) -> None:
+        """Ends workers that have no calls while steps with other options wait for capacity, which
+        they may occupy."""
+        for pool in self._executors:
+            if not self._calls[pool] and pool not in self._retiring:
+                self._retiring[pool] = asyncio.create_task(self._retire(pool))
+
+    async def _retire(self, pool: str) -> None:
+        await asyncio.sleep(_IDLE_SECONDS)
+        del self._retiring[pool]
+        if self._calls[pool] or not self._calls.total():
+            return
+        executor = self._executors.pop(pool)
+        await asyncio.to_thread(executor.shutdown)
+
     def _executor(self, options: Options) -> Executor:
-        key = options_key(options)
+        key = _options_key(options)
         if key not in self._executors:
-            own = cast(Options, {"name": self._pipeline.name.replace("_", "-").lower(), **options})
+            own = cast(Options, {"name": self._pipeline.replace("_", "-").lower(), **options})
             own.pop("workers", None)
             self._executors[key] = Executor(
-                self._pipeline.parallel, client=self._client, workdir=self._pipeline.workdir, **own
+                self._parallel, client=self._client, workdir=self._workdir, **own
             )
         return self._executors[key]
-
-
-def execute(
-    pipeline: Pipeline,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    client: Client | None,
-    on_step: Callable[[StepEvent], None],
-) -> PipelineOutcome:
-    """Executes a pipeline to its end; Ctrl-C stops its steps and releases its claims."""
-    own = client is None
-    used = client or Client()
-    driver = Driver(pipeline, used, on_step)
-    token = active.set(driver)
-    aborted = True
-    try:
-        value = driver.finish(pipeline.function(*args, **kwargs))
-        aborted = False
-    finally:
-        active.reset(token)
-        driver.close(aborted=aborted)
-        if own:
-            used.close()
-    return PipelineOutcome(value, tuple(driver.events))
 
 
 def _bound(step: Step, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
@@ -342,11 +312,16 @@ def _resolved(value: Any, replace: Callable[[StepResult], Any]) -> Any:
     return items if isinstance(value, list) else tuple(items)
 
 
+def _options_key(options: Mapping[str, Any]) -> str:
+    """Equal for equal options of workers."""
+    return repr(sorted(options.items()))
+
+
 def _environment(options: Options) -> str:
     """Of the workers of a step. Libraries that its code refers to are parts of the key."""
     chosen = {name: options[name] for name in _ENVIRONMENT if name in options}  # type: ignore[literal-required]
     here = f"python {sys.version_info[0]}.{sys.version_info[1]} {platform.machine()}"
-    return hashlib.sha256(f"{here} {options_key(chosen)}".encode()).hexdigest()
+    return hashlib.sha256(f"{here} {_options_key(chosen)}".encode()).hexdigest()
 
 
 def _pickled(function: Callable[..., Any]) -> Callable[..., bytes]:

@@ -1,14 +1,4 @@
-"""`windlass.step`, `windlass.pipeline` and `windlass.map`: pipelines as plain Python.
-
-    @windlass.step(memory="2Gi")
-    def train(table, rate): ...
-
-    @windlass.pipeline
-    def nightly(rates=(0.1, 0.2)):
-        table = prepare(1000)
-        return best(windlass.map(train, table, rates))
-
-    print(nightly())
+"""`windlass.step` and `windlass.map`: functions that a pipeline executes on the platform.
 
 Inside a pipeline a call of a step returns a `StepResult` at once; passed to another step, it is
 awaited there. Outside a pipeline a step is the plain function.
@@ -21,15 +11,21 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import Any, Protocol, Unpack, cast
 
+from windlass.sdk.pipelines.step_results import StepResult
 from windlass.sdk.run_options import Options
 
-if TYPE_CHECKING:
-    from windlass.sdk.pipelines.driver import Driver, PipelineOutcome, StepEvent, StepResult
-    from windlass.sdk.sync_client import Client
 
-active: contextvars.ContextVar[Driver | None] = contextvars.ContextVar("pipeline", default=None)
+class Submitter(Protocol):
+    """The driver of a pipeline."""
+
+    def submit(
+        self, step: Step, args: Sequence[Any], kwargs: Mapping[str, Any], position: int = 0
+    ) -> StepResult: ...
+
+
+active: contextvars.ContextVar[Submitter | None] = contextvars.ContextVar("pipeline", default=None)
 """The driver of the pipeline whose function runs in this context."""
 
 
@@ -90,65 +86,13 @@ def step(
     return made
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Pipeline:
-    """A function whose calls of steps are executed on the platform."""
-
-    function: Callable[..., Any]
-    name: str
-    parallel: int
-    workdir: str | None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Executes the pipeline and returns its value; inside another pipeline, as a part of it."""
-        if active.get() is not None:
-            return self.function(*args, **kwargs)
-        return self.run(*args, **kwargs).value
-
-    def run(
-        self,
-        *args: Any,
-        client: Client | None = None,
-        on_step: Callable[[StepEvent], None] = lambda _event: None,
-        **kwargs: Any,
-    ) -> PipelineOutcome:
-        """Executes the pipeline; the outcome has its value and how each step ended."""
-        from windlass.sdk.pipelines import driver
-
-        return driver.execute(self, args, kwargs, client=client, on_step=on_step)
-
-
-def pipeline(
-    function: Callable[..., Any] | None = None,
-    *,
-    name: str = "",
-    parallel: int = 4,
-    workdir: str | None = None,
-) -> Any:
-    """Makes a function a pipeline: at most `parallel` of its steps run at a time, with the files of
-    `workdir`."""
-    if function is None:
-        return functools.partial(pipeline, name=name, parallel=parallel, workdir=workdir)
-    if parallel < 1:
-        raise ValueError("parallel must be at least 1")
-    own_name = name or getattr(function, "__name__", "pipeline")
-    return Pipeline(function, own_name, parallel, workdir)
-
-
 def map_step(stepped: Step, *iterables: Iterable[Any] | StepResult) -> list[Any]:
     """One call of a step for each tuple of items, as the built-in `map`. An argument that is not a
     sequence of items, such as the result of a step that returns a table, is wrapped in
     `itertools.repeat` by the caller; the result of a step is awaited and iterated."""
-    from windlass.sdk.pipelines.driver import StepResult
-
     driver = active.get()
     lists = [each.result() if isinstance(each, StepResult) else each for each in iterables]
     calls = zip(*lists, strict=False)
     if driver is None:
         return list(itertools.starmap(stepped, calls))
     return [driver.submit(stepped, args, {}, position) for position, args in enumerate(calls)]
-
-
-def options_key(options: Mapping[str, Any]) -> str:
-    """Equal for equal options of workers."""
-    return repr(sorted(options.items()))
