@@ -22,7 +22,8 @@ from tests.harness.parts import scrape, token_of
 from tests.harness.plugin import CRDS
 from tests.harness.processes import Process, free_ports
 from tests.harness.waiting import until
-from windlass.install import apply, policies
+from windlass.install import apply
+from windlass.install.manifests import policies
 from windlass.store import connect
 from windlass.store.kubernetes.client import KubernetesStore
 

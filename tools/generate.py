@@ -14,7 +14,8 @@ from pathlib import Path
 import yaml
 
 from tools import reference
-from windlass.install import dashboard, monitoring, options, render
+from windlass.install import options
+from windlass.install.manifests import dashboard, monitoring, render
 from windlass.kinds import registry, schema_export
 
 ROOT = Path(__file__).resolve().parents[1]

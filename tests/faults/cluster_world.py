@@ -19,7 +19,8 @@ from tests.harness.control_plane import ControlPlane
 from tests.harness.parts import Part
 from tests.harness.plugin import CRDS
 from tests.harness.road import Road
-from windlass.install import names, rbac
+from windlass.install import names
+from windlass.install.manifests import rbac
 
 Json = dict[str, Any]
 NAMESPACE = "default"

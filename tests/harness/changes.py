@@ -6,7 +6,8 @@ from __future__ import annotations
 from tests.harness.rest import Rest
 from tests.harness.waiting import until
 from tests.unit.kinds import cases
-from windlass.install import apply, policies
+from windlass.install import apply
+from windlass.install.manifests import policies
 
 
 def install(cluster: Rest) -> None:

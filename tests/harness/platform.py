@@ -20,7 +20,8 @@ from tests.harness.balancer import Balancer
 from tests.harness.kubelet import Cluster
 from tests.harness.processes import Process, Stoppable, free_ports
 from windlass.control.model import capabilities
-from windlass.install import options, rbac, workloads
+from windlass.install import options
+from windlass.install.manifests import rbac, workloads
 
 NAMESPACE = capabilities.NAMESPACE
 _SERVICE = "windlass-server"

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.kubernetes import differentialvolumes
 from tests.kubernetes.differentialdice import NAMESPACES, ZONES, Dice
-from windlass.control.scheduler import cache
+from windlass.control.scheduler.cache import cache
 from windlass.core.model import types
 from windlass.core.placement import pod_affinity
 from windlass.core.placement.placement_context import PlacementContext, Work

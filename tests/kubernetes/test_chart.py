@@ -17,7 +17,8 @@ from tests.harness import build
 from tests.harness.control_plane import ControlPlane
 from tests.kubernetes.conftest import Cli
 from tests.unit.cli.invoking import invoke
-from windlass.install import chart, names, options, render
+from windlass.install import chart, names, options
+from windlass.install.manifests import render
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.helm]
 

@@ -12,7 +12,7 @@ import pytest
 from tests.harness import containerfile, images, kubelet
 from tests.kubernetes.conftest import Cli
 from tests.kubernetes.test_installed import Installed, add_volume, balancer_of
-from windlass.install import workloads
+from windlass.install.manifests import workloads
 
 pytestmark = [pytest.mark.kubelet, pytest.mark.timeout(600)]
 

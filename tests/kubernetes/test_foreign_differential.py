@@ -21,7 +21,7 @@ from tests.harness import rest
 from tests.harness.control_plane import ControlPlane
 from tests.kubernetes import differential, differentialvolumes
 from tests.kubernetes.differentialdice import NAMESPACES, Dice
-from windlass.control.scheduler import cache
+from windlass.control.scheduler.cache import cache
 from windlass.control.volumes import topology
 from windlass.kinds.types import cluster, core, meta
 from windlass.store import connect, errors

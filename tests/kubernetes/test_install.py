@@ -18,15 +18,8 @@ from tests.harness.control_plane import ControlPlane
 from tests.harness.waiting import until
 from tests.kubernetes.conftest import Cli, add_default_class
 from windlass.cli.lib import exit_codes
-from windlass.install import (
-    apply,
-    certificates,
-    monitoring,
-    names,
-    options,
-    policies,
-    render,
-)
+from windlass.install import apply, certificates, names, options
+from windlass.install.manifests import monitoring, policies, render
 from windlass.kinds.values import times
 
 pytestmark = pytest.mark.kubernetes

@@ -23,7 +23,8 @@ from tests.kubernetes.conftest import Cli
 from tests.kubernetes.foreignpods import gang, pod
 from tests.kubernetes.parts import API, PATIENCE, PLATFORM, Installation, as_user
 from tests.kubernetes.test_rights import direct
-from windlass.install import names, rbac
+from windlass.install import names
+from windlass.install.manifests import rbac
 
 pytestmark = pytest.mark.kubernetes
 

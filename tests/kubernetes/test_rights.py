@@ -23,7 +23,8 @@ from tests.harness.certificates import Authority
 from tests.harness.control_plane import ControlPlane
 from tests.kubernetes.conftest import Cli
 from tests.kubernetes.parts import API, PATIENCE, PLATFORM, Installation, as_user
-from windlass.install import dashboard, monitoring, names, rbac
+from windlass.install import names
+from windlass.install.manifests import dashboard, monitoring, rbac
 from windlass.server.platform import routes
 
 pytestmark = pytest.mark.kubernetes

@@ -14,7 +14,8 @@ from tests.harness import rest
 from tests.harness.control_plane import ControlPlane
 from tests.kubernetes.conftest import Cli
 from tests.kubernetes.parts import Installation
-from windlass.install import names, workloads
+from windlass.install import names
+from windlass.install.manifests import workloads
 
 pytestmark = pytest.mark.kubernetes
 Json = dict[str, Any]

@@ -14,8 +14,8 @@ import pytest
 
 from tests.properties import packing_oracle as oracle
 from tests.properties.settings import CAMPAIGN, SOAK
-from windlass.core.cluster import device_allocation
 from windlass.core.cluster.cluster import Cluster
+from windlass.core.cluster.devices import device_allocation
 from windlass.core.model.types import Grant
 
 pytestmark = CAMPAIGN

@@ -22,7 +22,8 @@ from windlass.control.runs import (
 )
 from windlass.control.runtime import epochs, informers, work_report
 from windlass.control.runtime.controller import Controller, Key
-from windlass.control.scheduler import loop, queue_metrics, queue_status, reservation_status
+from windlass.control.scheduler import loop
+from windlass.control.scheduler.status import queue_metrics, queue_status, reservation_status
 from windlass.control.volumes import topology
 from windlass.kinds.types import core, cronrun, meta
 from windlass.kinds.types.run import Run, RunSpec

@@ -12,9 +12,10 @@ import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from windlass.install import monitoring, names
+from windlass.install import names
+from windlass.install.manifests import monitoring
+from windlass.install.manifests.render import Certificates, Part
 from windlass.install.names import Object
-from windlass.install.render import Certificates, Part
 from windlass.kinds.types.run import FINALIZER_LEDGER
 from windlass.store import errors
 from windlass.store.kubernetes.client import KubernetesStore

@@ -12,7 +12,7 @@ import datetime
 from typing import TYPE_CHECKING
 
 from windlass.install import names
-from windlass.install.render import Certificates
+from windlass.install.manifests.render import Certificates
 from windlass.server.auth import certificates
 
 if TYPE_CHECKING:

@@ -19,10 +19,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from windlass.install import certificates, names, render
+from windlass.install import certificates, names
+from windlass.install.manifests import render
+from windlass.install.manifests.render import Certificates
 from windlass.install.names import Object
 from windlass.install.options import Options
-from windlass.install.render import Certificates
 from windlass.version import VERSION
 
 Files = dict[str, str]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 
 from windlass.install import apply
+from windlass.install.manifests.render import Part
 from windlass.install.names import Object
-from windlass.install.render import Part
 from windlass.store import errors
 from windlass.store.kubernetes.client import KubernetesStore
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from windlass.install import apply, names, workloads
+from windlass.install import apply, names
+from windlass.install.manifests import workloads
 from windlass.install.names import Object
 from windlass.install.options import Options
 from windlass.store import errors

@@ -7,7 +7,7 @@ import json
 import re
 import urllib.parse
 
-from windlass.server.storage.bucket_url import BucketUrl
+from windlass.server.storage.bucket.bucket_url import BucketUrl
 from windlass.version import VERSION
 
 _IMAGE = f"windlass.dev/windlass:{VERSION}"

@@ -12,7 +12,8 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
-from windlass.install import apply, certificates, drift, names, readiness, render
+from windlass.install import apply, certificates, drift, names, readiness
+from windlass.install.manifests import render
 from windlass.install.names import Object
 from windlass.install.options import Options
 from windlass.kinds.values import times

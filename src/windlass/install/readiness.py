@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from windlass.install import apply
+from windlass.install.manifests.render import Part
 from windlass.install.names import Object
-from windlass.install.render import Part
 from windlass.store.kubernetes.client import KubernetesStore
 
 _POLL_SECONDS = 1.0

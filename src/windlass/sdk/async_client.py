@@ -155,7 +155,7 @@ class AsyncClient:
 
     async def upload(self, folder: str | os.PathLike[str]) -> str:
         """Packs a working folder, uploads it unless the server has it, and returns its digest."""
-        from windlass.sdk import code_upload
+        from windlass.sdk.transfer import code_upload
 
         return await code_upload.send(self.store, self.namespace, os.fspath(folder))
 

@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from windlass.kinds.types import core, run
-from windlass.sdk import mailbox, run_builder
+from windlass.sdk import run_builder
 from windlass.sdk.run_handle import AsyncRunHandle
 from windlass.sdk.run_options import Options
+from windlass.sdk.transfer import mailbox
 from windlass.store.kubernetes.client import KubernetesStore
 
 SubmitCommand = Callable[..., Awaitable[AsyncRunHandle]]

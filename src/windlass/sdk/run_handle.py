@@ -9,8 +9,9 @@ from typing import Any, Literal
 from windlass.kinds import codec
 from windlass.kinds.types import run
 from windlass.kinds.values import duration
-from windlass.sdk import logs, mailbox, platform_api, run_builder, submission, watching
+from windlass.sdk import platform_api, run_builder, submission, watching
 from windlass.sdk.errors import CannotRun, RunFailed
+from windlass.sdk.transfer import logs, mailbox
 from windlass.store import errors
 from windlass.store.kubernetes.client import KubernetesStore
 

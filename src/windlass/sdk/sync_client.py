@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar, Unpack
 from windlass.kinds.types import core, cronrun, queue, reservation
 from windlass.kinds.types import run as run_kind
 from windlass.kinds.types.meta import Object
-from windlass.sdk import async_client, event_loop_thread, logs
+from windlass.sdk import async_client, event_loop_thread
 from windlass.sdk.admin import queues, teams, tokens
 from windlass.sdk.admin.whoami import Caller
 from windlass.sdk.apply import Outcome
@@ -26,6 +26,7 @@ from windlass.sdk.async_client import (
 )
 from windlass.sdk.run_handle import AsyncRunHandle, ExecResult
 from windlass.sdk.run_options import Options
+from windlass.sdk.transfer import logs
 
 T = TypeVar("T", bound=Object)
 

@@ -11,8 +11,9 @@ import pytest
 from tests.unit.cli.invoking import invoke
 from windlass.cli.commands.jobs import submit
 from windlass.cli.commands.sharing import queue
-from windlass.cli.lib import exit_codes, job_options, quantities
+from windlass.cli.lib import exit_codes, quantities
 from windlass.cli.lib.flags import field_flags
+from windlass.cli.lib.jobs import job_options
 from windlass.cli.lib.output import Output
 from windlass.kinds import validate
 from windlass.kinds.types import queue as queue_kind

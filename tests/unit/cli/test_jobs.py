@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.invoking import invoke
-from windlass.cli.lib import exit_codes, job_options
+from windlass.cli.lib import exit_codes
+from windlass.cli.lib.jobs import job_options
 from windlass.cli.lib.output import Output
 
 FILE = """\

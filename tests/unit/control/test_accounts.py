@@ -6,7 +6,8 @@ import pytest
 
 from tests.unit.control import build
 from windlass.control.convert import past_use, run_workloads
-from windlass.control.scheduler import cache, queue_status
+from windlass.control.scheduler.cache import cache
+from windlass.control.scheduler.status import queue_status
 from windlass.core.model import types
 from windlass.core.snapshot import snapshot as snapshot_module
 from windlass.kinds import codec

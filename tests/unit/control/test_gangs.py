@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from windlass.control.convert import pod_groups
-from windlass.control.scheduler import pod_group_sizes
+from windlass.control.scheduler.cache import pod_group_sizes
 from windlass.kinds.types import core, meta
 from windlass.kinds.types.pod_groups import (
     Job,

@@ -8,7 +8,8 @@ from tests.unit.control.world import World
 from windlass.control.convert import pod_groups
 from windlass.control.explain import narrative
 from windlass.control.model import members
-from windlass.control.scheduler import assignment, cache
+from windlass.control.scheduler import assignment
+from windlass.control.scheduler.cache import cache
 from windlass.core.cycle import cycle
 from windlass.kinds.types import core
 

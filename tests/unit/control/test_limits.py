@@ -13,7 +13,8 @@ from windlass.control.convert import resource_quotas, run_workloads
 from windlass.control.model import attempts, members, retry, run_view
 from windlass.control.runs import state_machine
 from windlass.control.runtime import clock
-from windlass.control.scheduler import assignment, cache, kubelet_rejections
+from windlass.control.scheduler import assignment
+from windlass.control.scheduler.cache import cache, kubelet_rejections
 from windlass.core.model import types
 from windlass.kinds.annotations import GRANTED
 from windlass.kinds.reasons import Reason

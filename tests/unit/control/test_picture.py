@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.unit.control import build
 from windlass.control.convert import run_workloads
-from windlass.control.scheduler import assignment, cache
+from windlass.control.scheduler import assignment
+from windlass.control.scheduler.cache import cache
 from windlass.core.cycle import cycle
 from windlass.core.model import types
 from windlass.core.snapshot import snapshot

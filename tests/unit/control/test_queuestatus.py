@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.control import build
 from tests.unit.control.test_scheduler import scheduling, set_status
-from windlass.control.scheduler import queue_metrics, queue_status
+from windlass.control.scheduler.status import queue_metrics, queue_status
 from windlass.core.model import types
 from windlass.core.quota import quota_tree
 from windlass.core.snapshot import snapshot

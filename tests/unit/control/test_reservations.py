@@ -7,7 +7,8 @@ import pytest
 
 from tests.unit.control import build
 from windlass.control.convert import reservations, run_workloads
-from windlass.control.scheduler import assignment, reservation_status
+from windlass.control.scheduler import assignment
+from windlass.control.scheduler.status import reservation_status
 from windlass.core.model import types
 from windlass.core.snapshot import snapshot as snapshot_module
 from windlass.kinds import codec

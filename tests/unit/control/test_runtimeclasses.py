@@ -6,7 +6,7 @@ from tests.unit.control import build
 from windlass.control.convert import run_workloads, runtime_classes
 from windlass.control.model import members
 from windlass.control.runs import start_gate
-from windlass.control.scheduler import cache
+from windlass.control.scheduler.cache import cache
 from windlass.core.cycle import cycle
 from windlass.core.model import types
 from windlass.core.snapshot import snapshot

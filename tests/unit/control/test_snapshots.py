@@ -5,7 +5,7 @@ import pytest
 from tests.unit.control import build
 from windlass.control.convert import node_facts, run_workloads
 from windlass.control.model import members, unsupported
-from windlass.control.scheduler import cache
+from windlass.control.scheduler.cache import cache
 from windlass.core.model import types
 from windlass.kinds.reasons import Reason
 from windlass.kinds.types import core, run

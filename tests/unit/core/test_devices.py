@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.core.cluster.cluster import Cluster
-from windlass.core.cluster.device_allocation import HELD, PARTITIONED, RATIO, SHARED, UNLOCKED
+from windlass.core.cluster.devices.device_allocation import (
+    HELD,
+    PARTITIONED,
+    RATIO,
+    SHARED,
+    UNLOCKED,
+)
 from windlass.core.model.types import (
     Device,
     DeviceRequest,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from windlass.core.cluster import partitions
 from windlass.core.cluster.cluster import Cluster
+from windlass.core.cluster.devices import partitions
 from windlass.core.cycle import cycle
 from windlass.core.model.types import (
     ClusterFacts,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from windlass.core.cluster.cluster import Cluster
-from windlass.core.cluster.device_allocation import Spot
+from windlass.core.cluster.devices.device_allocation import Spot
 from windlass.core.cycle import cycle
 from windlass.core.model.types import (
     ClusterFacts,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from windlass.agent.init import main
-from windlass.sdk import code_upload
+from windlass.sdk.transfer import code_upload
 from windlass.store import errors
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from windlass.sdk import errors, event_loop_thread, mailbox
+from windlass.sdk import errors, event_loop_thread
 from windlass.sdk.executor import worker
+from windlass.sdk.transfer import mailbox
 
 
 def there_and_back(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness.objectstore import ObjectStore
-from windlass.server.storage import bucket as buckets
-from windlass.server.storage.bucket_url import BucketUrl
+from windlass.server.storage.bucket import bucket as buckets
+from windlass.server.storage.bucket.bucket_url import BucketUrl
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness.azure_storage import AzureStorage
-from windlass.server.storage import bucket as buckets
-from windlass.server.storage.bucket_url import BucketUrl
+from windlass.server.storage.bucket import bucket as buckets
+from windlass.server.storage.bucket.bucket_url import BucketUrl
 
 pytestmark = [
     pytest.mark.soak,

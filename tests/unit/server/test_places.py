@@ -25,9 +25,10 @@ from tests.unit.server.conftest import Answer, Served, serving
 from windlass.podlogs import archive
 from windlass.podlogs.options import LogOptions
 from windlass.server.platform.handlers import mailboxes
-from windlass.server.storage import backends, blobs_bucket, interfaces, postgres
+from windlass.server.storage import backends, interfaces, postgres
+from windlass.server.storage.bucket import blobs_bucket
+from windlass.server.storage.bucket.logs_bucket import BucketLogStore
 from windlass.server.storage.interfaces import BlobRef
-from windlass.server.storage.logs_bucket import BucketLogStore
 from windlass.server.storage.mailboxes_postgres import PostgresMailboxStore
 from windlass.store import errors
 from windlass.store.embedded.api import Api

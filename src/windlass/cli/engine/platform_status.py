@@ -85,7 +85,7 @@ async def _items(session: client_session.Session, kind: type[Any], namespace: st
 async def _parts(session: client_session.Session) -> Facts | None:
     """Version, image and parts of the installation on a cluster; None if there is none."""
     apply: Any = importlib.import_module("windlass.install.apply")
-    render: Any = importlib.import_module("windlass.install.render")
+    render: Any = importlib.import_module("windlass.install.manifests.render")
     readiness: Any = importlib.import_module("windlass.install.readiness")
     options: Any = importlib.import_module("windlass.install.options")
     known = await apply.known_options(session.store)

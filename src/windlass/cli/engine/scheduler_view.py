@@ -19,7 +19,7 @@ _PAGE = 500
 
 async def read(session: client_session.Session) -> Export:
     """As a new scheduler leader: lists all objects, and handles each as added."""
-    from windlass.control.scheduler import cache
+    from windlass.control.scheduler.cache import cache
     from windlass.kinds.types import core, queue, reservation
     from windlass.kinds.types.run import Run
     from windlass.kinds.values import times

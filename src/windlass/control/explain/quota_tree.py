@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from windlass.control.explain import shares
-from windlass.control.scheduler import queue_status
+from windlass.control.scheduler.status import queue_status
 from windlass.core.cycle import cycle
 from windlass.core.explain import forecast
 from windlass.core.model import types

@@ -23,7 +23,7 @@ from typing import TypeVar
 from windlass.control.convert import external_pods, node_facts, pod_workloads, run_workloads
 from windlass.control.explain import shares
 from windlass.control.runtime.informers import InformerFactory
-from windlass.control.scheduler import cluster_state, pod_cache
+from windlass.control.scheduler.cache import cluster_state, pod_cache
 from windlass.core.cycle import cycle
 from windlass.core.explain import counterfactuals, explain
 from windlass.core.model import types

@@ -25,15 +25,13 @@ from windlass.control.runtime.concurrency import all_of
 from windlass.control.runtime.informers import InformerFactory
 from windlass.control.scheduler import (
     assignment,
-    cache,
-    cluster_state,
     pod_binder,
-    pod_group_sizes,
-    queue_metrics,
     rate_limit,
     status_writer,
     withdrawal_events,
 )
+from windlass.control.scheduler.cache import cache, cluster_state, pod_group_sizes
+from windlass.control.scheduler.status import queue_metrics
 from windlass.control.scheduler.status_writer import (
     AT_ONCE,
     REASONS_BESIDE_STARTS,

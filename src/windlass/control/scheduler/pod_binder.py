@@ -20,7 +20,8 @@ from windlass.control.convert import external_pods, pod_workloads, run_workloads
 from windlass.control.model import members
 from windlass.control.runtime import event_recorder
 from windlass.control.runtime.concurrency import all_of
-from windlass.control.scheduler import event_summaries, pod_cache
+from windlass.control.scheduler import event_summaries
+from windlass.control.scheduler.cache import pod_cache
 from windlass.control.volumes import binding
 from windlass.core.model import types
 from windlass.kinds.reasons import Reason

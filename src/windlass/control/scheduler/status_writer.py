@@ -15,7 +15,8 @@ from typing import Any
 
 from windlass.control.convert import pod_workloads, run_workloads
 from windlass.control.runtime.concurrency import all_of
-from windlass.control.scheduler import assignment, cache, pod_binder, rate_limit
+from windlass.control.scheduler import assignment, pod_binder, rate_limit
+from windlass.control.scheduler.cache import cache
 from windlass.core.cycle import cycle as core
 from windlass.core.model import types
 from windlass.core.snapshot.snapshot import Snapshot

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core.cluster.device_allocation import UNLOCKED
+from windlass.core.cluster.devices.device_allocation import UNLOCKED
 from windlass.core.cluster.reserved_capacity import Hold, request_for
 from windlass.core.model.types import WHOLE, AdvanceReservation, PodAssignment, Role, Running
 

@@ -18,15 +18,16 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core.cluster import arrays, capacity, constraints, devices, reserved_capacity
-from windlass.core.cluster import numa as cluster_numa
+from windlass.core.cluster import arrays, capacity, constraints, reserved_capacity
 from windlass.core.cluster.capacity import UNKNOWN, CapacityCache
-from windlass.core.cluster.device_allocation import ANYWHERE
+from windlass.core.cluster.devices import numa as cluster_numa
+from windlass.core.cluster.devices.device_allocation import ANYWHERE
+from windlass.core.cluster.devices.device_table import DeviceTable, DomainCapacity, Row
+from windlass.core.cluster.devices.numa import Needs, NumaTopology
+from windlass.core.cluster.devices.partitions import Position
 from windlass.core.cluster.host_ports import clashing
 from windlass.core.cluster.node_filter import NodeFilter
-from windlass.core.cluster.numa import NumaTopology
 from windlass.core.cluster.numbering import Numbers, of_domains
-from windlass.core.cluster.partitions import Position
 from windlass.core.cluster.request_matrix import RequestMatrix
 from windlass.core.model.equivalence import Shape, Shapes
 from windlass.core.model.types import (
@@ -41,7 +42,6 @@ from windlass.core.model.types import (
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-Needs = cluster_numa.Needs
 
 _MANY = np.int64(1 << 40)
 _ALL = slice(None)
@@ -70,7 +70,7 @@ class Cluster:
         self.price: Ints = np.fromiter((node.price for node in self.nodes), np.int64, size)
         self.priced = bool(self.price.any())
         self.free: Ints = self.allocatable.copy()
-        self.device_table = devices.DeviceTable(self.nodes)
+        self.device_table = DeviceTable(self.nodes)
         self.numa = NumaTopology(self.nodes, self.resources)
         self.ports: dict[int, set[int]] = {}
         self.domains = [of_domains(self.nodes, depth) for depth in range(len(levels))]
@@ -92,7 +92,7 @@ class Cluster:
         """How often that was begun anew."""
         self._origin: tuple[Cluster, int, int] | None = None
         """What it is a fork of, and as of which change and generation of that."""
-        self._undo: list[tuple[int, Ints, devices.Row, tuple[int, ...]]] = []
+        self._undo: list[tuple[int, Ints, Row, tuple[int, ...]]] = []
 
     @functools.cached_property
     def nodes(self) -> list[Node]:
@@ -455,7 +455,7 @@ class Cluster:
         self._touched.append(node)
         return grants
 
-    def _numa_capacity(self, shape: Shape, node: int) -> devices.DomainCapacity | None:
+    def _numa_capacity(self, shape: Shape, node: int) -> DomainCapacity | None:
         domain_capacities = self.numa.domain_capacities(shape, self.free, slice(node, node + 1))
         return domain_capacities[0] if domain_capacities else None
 

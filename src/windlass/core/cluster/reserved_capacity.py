@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core.cluster.device_allocation import UNLOCKED
-from windlass.core.cluster.devices import DeviceTable
+from windlass.core.cluster.devices.device_allocation import UNLOCKED
+from windlass.core.cluster.devices.device_table import DeviceTable
 from windlass.core.model.equivalence import Shape
 from windlass.core.model.types import DeviceRequest
 

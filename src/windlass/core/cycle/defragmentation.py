@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from windlass.core.cluster.device_allocation import UNLOCKED
+from windlass.core.cluster.devices.device_allocation import UNLOCKED
 from windlass.core.decision import free_capacity, terminating
 from windlass.core.decision.attempt import Attempt
 from windlass.core.decision.state import DecisionState

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from windlass.core.cluster.cluster import Cluster, Ints, Mask
-from windlass.core.cluster.device_allocation import Spot
-from windlass.core.cluster.partitions import Requested
+from windlass.core.cluster.devices.device_allocation import Spot
+from windlass.core.cluster.devices.partitions import Requested
 from windlass.core.model.equivalence import Shape
 from windlass.core.model.types import WHOLE, DeviceRequest
 from windlass.core.packing import fragmentation_packer, potential

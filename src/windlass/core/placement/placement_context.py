@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from windlass.core.cluster.cluster import Cluster
-from windlass.core.cluster.device_allocation import Spot
-from windlass.core.cluster.partitions import Requested
+from windlass.core.cluster.devices.device_allocation import Spot
+from windlass.core.cluster.devices.partitions import Requested
 from windlass.core.cluster.pod_label_index import PodLabelIndex
 from windlass.core.model.equivalence import Shape
 from windlass.core.model.pod_sets import PodSetRequest

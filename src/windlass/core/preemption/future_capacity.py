@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from windlass.core.cluster import arrays
 from windlass.core.cluster.cluster import Cluster
-from windlass.core.cluster.device_allocation import PARTITIONED
+from windlass.core.cluster.devices.device_allocation import PARTITIONED
 from windlass.core.decision import terminating
 from windlass.core.decision.shadows import Reservation
 from windlass.core.decision.state import DecisionState

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from windlass.core.cluster import arrays
 from windlass.core.cluster.cluster import Cluster
-from windlass.core.cluster.device_allocation import PARTITIONED
+from windlass.core.cluster.devices.device_allocation import PARTITIONED
 from windlass.core.cluster.numbering import Numbers
 from windlass.core.model.types import PodAssignment, Role, Running, Workload
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from windlass.core.cluster import numa
 from windlass.core.cluster.cluster import Cluster
+from windlass.core.cluster.devices import numa
 from windlass.core.model.types import Node
 from windlass.core.quota import usage
 

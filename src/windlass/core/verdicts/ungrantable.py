@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from windlass.core.cluster import device_allocation
+from windlass.core.cluster.devices import device_allocation
 from windlass.core.model.types import Device, DeviceRequest
 
 _OFFERS = "in windlass.dev/capabilities"

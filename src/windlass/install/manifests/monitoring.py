@@ -11,7 +11,8 @@ import json
 from collections.abc import Iterator
 
 from windlass.control.model import capabilities
-from windlass.install import dashboard, names
+from windlass.install import names
+from windlass.install.manifests import dashboard
 from windlass.install.names import Object
 from windlass.install.options import Options
 

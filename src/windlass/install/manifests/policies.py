@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from windlass.install import names, rbac
+from windlass.install import names
+from windlass.install.manifests import rbac
 from windlass.install.names import Object
 from windlass.kinds.schema import cel_rules
 from windlass.kinds.types import run

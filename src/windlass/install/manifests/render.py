@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 from windlass.control import wiring
 from windlass.control.model import capabilities
-from windlass.install import monitoring, names, policies, rbac, workloads
+from windlass.install import names
+from windlass.install.manifests import monitoring, policies, rbac, workloads
 from windlass.install.names import Object
 from windlass.install.options import Options
 from windlass.kinds import registry, schema_export

@@ -22,12 +22,13 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar, Unpack, cast
 
 from windlass.kinds.types import core, run
-from windlass.sdk import event_loop_thread, mailbox, remote_functions, run_builder, watching
+from windlass.sdk import event_loop_thread, remote_functions, run_builder, watching
 from windlass.sdk.async_client import AsyncClient, check
 from windlass.sdk.errors import CannotShip, WorkerLost
-from windlass.sdk.mailbox import Mailbox
 from windlass.sdk.run_options import Options
 from windlass.sdk.sync_client import Client
+from windlass.sdk.transfer import mailbox
+from windlass.sdk.transfer.mailbox import Mailbox
 from windlass.store import errors
 
 T = TypeVar("T")

@@ -17,8 +17,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from windlass.pipelines.fingerprint.step_key import Change, StepKey, changes
-from windlass.sdk import code_upload, platform_api
+from windlass.sdk import platform_api
 from windlass.sdk.async_client import AsyncClient
+from windlass.sdk.transfer import code_upload
 from windlass.store import errors
 
 LEASE_SECONDS = 15

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from windlass.podlogs import archive
 from windlass.server.storage.blobs_disk import DiskBlobStore
-from windlass.server.storage.bucket_url import BucketUrl
+from windlass.server.storage.bucket.bucket_url import BucketUrl
 from windlass.server.storage.interfaces import BlobStore, LogStore, MailboxStore, NodeMetricsStore
 from windlass.server.storage.logs_disk import DiskLogStore
 from windlass.server.storage.mailboxes_disk import DiskMailboxStore
@@ -57,9 +57,9 @@ async def shared(storage: str, keys: Path, database: str | None) -> StorageBacke
         )
     _require_extras()
     # Imported here: a server that uses its disk loads neither the storage client nor psycopg.
-    from windlass.server.storage.blobs_bucket import BucketBlobStore
-    from windlass.server.storage.bucket import Bucket
-    from windlass.server.storage.logs_bucket import BucketLogStore
+    from windlass.server.storage.bucket.blobs_bucket import BucketBlobStore
+    from windlass.server.storage.bucket.bucket import Bucket
+    from windlass.server.storage.bucket.logs_bucket import BucketLogStore
     from windlass.server.storage.mailboxes_postgres import PostgresMailboxStore
     from windlass.server.storage.metrics_postgres import PostgresNodeMetrics
 

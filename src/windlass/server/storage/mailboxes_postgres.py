@@ -21,8 +21,9 @@ from typing import Any
 import msgspec
 import psycopg
 
-from windlass.server.storage import blobs_bucket, interfaces
-from windlass.server.storage.bucket import Bucket
+from windlass.server.storage import interfaces
+from windlass.server.storage.bucket import blobs_bucket
+from windlass.server.storage.bucket.bucket import Bucket
 from windlass.server.storage.interfaces import MailboxClosed, MailboxEvents, MailboxRecord, Notifier
 from windlass.server.storage.postgres import Connection, Database
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from windlass.cli.lib import base, client_session, job_options
+from windlass.cli.lib import base, client_session
 from windlass.cli.lib.flags import field_flags
+from windlass.cli.lib.jobs import job_options
 from windlass.cli.lib.output import Output
 from windlass.kinds import codec
 from windlass.kinds.types import cronrun
@@ -59,7 +60,7 @@ def create(
     async def work(session: client_session.Session) -> dict[str, Any]:
         made["metadata"]["namespace"] = session.namespace
         if job.workdir:
-            from windlass.cli.lib import follow
+            from windlass.cli.lib.jobs import follow
 
             digest = await follow.upload(out, session, job, made)
             made["spec"]["code"] = {"digest": digest}

@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 import click
 
-from windlass.cli.lib import base, client_session, exit_codes, kind_names, log_output
+from windlass.cli.lib import base, client_session, exit_codes, kind_names
+from windlass.cli.lib.jobs import log_output
 from windlass.cli.lib.output import Output, flush
 from windlass.kinds.types import core, run
-from windlass.sdk import logs as run_logs
+from windlass.sdk.transfer import logs as run_logs
 from windlass.store import errors
 
 

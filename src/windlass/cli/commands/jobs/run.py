@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import click
 
-from windlass.cli.lib import base, exit_codes, job_options, server_target
+from windlass.cli.lib import base, exit_codes, server_target
+from windlass.cli.lib.jobs import job_options
 from windlass.cli.lib.output import Output
 
 
@@ -56,6 +57,6 @@ def run(
         )
         raise
     job_options.hint_missing_workdir(out, job)
-    from windlass.cli.lib import follow
+    from windlass.cli.lib.jobs import follow
 
     return follow.run_to_end(out, job, value, sent, force, replace, target)

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from windlass.cli.lib import base, client_session, exit_codes, job_options, kind_names
+from windlass.cli.lib import base, client_session, exit_codes, kind_names
 from windlass.cli.lib.flags import field_flags
-from windlass.cli.lib.follow import (
+from windlass.cli.lib.jobs import job_options
+from windlass.cli.lib.jobs.follow import (
     Following,
     check_plan,
     create,

@@ -14,21 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from windlass.cli.lib import (
-    base,
-    client_session,
-    exit_codes,
-    job_options,
-    log_output,
-    server_target,
-)
+from windlass.cli.lib import base, client_session, exit_codes, server_target
 from windlass.cli.lib.flags import field_flags
+from windlass.cli.lib.jobs import job_options, log_output
 from windlass.cli.lib.output import Output
 from windlass.kinds import annotations as known
 from windlass.kinds import codec
 from windlass.kinds.types import run as kind
-from windlass.sdk import logs as run_logs
 from windlass.sdk import platform_api, run_builder, submission
+from windlass.sdk.transfer import logs as run_logs
 from windlass.store import errors
 from windlass.store.interface import Preconditions
 
@@ -218,7 +212,7 @@ async def upload(
     out: Output, session: client_session.Session, job: job_options.Job, value: dict[str, Any]
 ) -> str:
     """Uploads the working folder and returns its digest; prints its size and what was excluded."""
-    from windlass.sdk import code_upload
+    from windlass.sdk.transfer import code_upload
 
     watchers: list[Callable[[str], None]] = []
     with contextlib.ExitStack() as spinner:

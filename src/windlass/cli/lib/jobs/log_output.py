@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from windlass.cli.lib.output import Output, flush
 from windlass.kinds.types import run
-from windlass.sdk import logs as run_logs
+from windlass.sdk.transfer import logs as run_logs
 
 _COLOURS = (
     "cyan",

@@ -25,7 +25,7 @@ from windlass.control.convert import (
 )
 from windlass.control.model import capabilities as engines
 from windlass.control.model import members
-from windlass.control.scheduler import cache_events, kubelet_rejections, pod_cache
+from windlass.control.scheduler.cache import cache_events, kubelet_rejections, pod_cache
 from windlass.control.volumes import attach_limits, topology
 from windlass.core.cluster import constraints
 from windlass.core.model import types

@@ -1,6 +1,6 @@
 """The facts that the snapshot has, and the events that bring it up to date.
 
-A part of `control.scheduler.cache`. An object that changed gives an event only where the facts read
+A part of `cache`. An object that changed gives an event only where the facts read
 from it differ from those that the snapshot has: a heartbeat costs next to nothing.
 """
 

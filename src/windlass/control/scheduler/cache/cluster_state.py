@@ -12,7 +12,7 @@ from typing import Any
 from windlass.control.convert import node_facts
 from windlass.control.model import policy as policies
 from windlass.control.runtime.informers import InformerFactory
-from windlass.control.scheduler import cache, pod_group_sizes
+from windlass.control.scheduler.cache import cache, pod_group_sizes
 from windlass.core.model import types
 from windlass.kinds.types import core
 from windlass.store import interface

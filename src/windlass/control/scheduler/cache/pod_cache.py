@@ -1,6 +1,6 @@
 """All pods, overlaid by our own writes until the informer shows them, and the gangs they form.
 
-A part of `control.scheduler.cache`, which turns the workloads read here into snapshot events.
+A part of `cache`, which turns the workloads read here into snapshot events.
 """
 
 from __future__ import annotations

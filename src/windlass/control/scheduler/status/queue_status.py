@@ -21,7 +21,7 @@ import msgspec
 
 from windlass.control.convert import past_use
 from windlass.control.runtime import leader_election
-from windlass.control.scheduler import queue_metrics
+from windlass.control.scheduler.status import queue_metrics
 from windlass.core.quota import quota_tree
 from windlass.core.snapshot.snapshot import Snapshot
 from windlass.core.verdicts import formatting

@@ -1,6 +1,6 @@
 """What each reservation holds, and which workloads use it: from the snapshot into its status.
 
-Derived between two decisions, as `control.scheduler.queue_status` does for queues: what people read
+Derived between two decisions, as `queue_status` does for queues: what people read
 is what the scheduler goes by. Windows begin and end at moments at which the scheduler decides
 again, so a status follows the calendar without a timer of its own.
 """
@@ -17,7 +17,7 @@ import msgspec
 
 from windlass.control.convert import reservations
 from windlass.control.runtime import leader_election
-from windlass.control.scheduler import queue_status
+from windlass.control.scheduler.status import queue_status
 from windlass.core.calendar import advance_windows
 from windlass.core.cycle import clearing
 from windlass.core.model import types

@@ -9,8 +9,8 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from windlass.core.cluster import partitions
-from windlass.core.cluster.partitions import Position
+from windlass.core.cluster.devices import partitions
+from windlass.core.cluster.devices.partitions import Position
 from windlass.core.model.types import WHOLE, Device, DeviceRequest, Grant, Profile
 
 UNLOCKED, SHARED, HELD, PARTITIONED, RATIO = 0, 1, 2, 3, 16

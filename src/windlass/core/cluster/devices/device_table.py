@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core.cluster import arrays, device_allocation, partitions, request_matrix
-from windlass.core.cluster.device_allocation import (
+from windlass.core.cluster import arrays, request_matrix
+from windlass.core.cluster.devices import device_allocation, partitions
+from windlass.core.cluster.devices.device_allocation import (
     ANYWHERE,
     HELD,
     PARTITIONED,
@@ -27,7 +28,7 @@ from windlass.core.cluster.device_allocation import (
     SHARED,
     UNLOCKED,
 )
-from windlass.core.cluster.partitions import Cost, Position, Requested
+from windlass.core.cluster.devices.partitions import Cost, Position, Requested
 from windlass.core.model.equivalence import Shape
 from windlass.core.model.types import WHOLE, Device, DeviceRequest, Grant, Node
 

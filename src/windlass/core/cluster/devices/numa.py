@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core.cluster.devices import DomainCapacity
+from windlass.core.cluster.devices.device_table import DomainCapacity
 from windlass.core.model.equivalence import Shape
 from windlass.core.model.types import Node
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core.cluster.device_allocation import HELD, UNLOCKED
+from windlass.core.cluster.devices.device_allocation import HELD, UNLOCKED
 from windlass.core.model.equivalence import Shape
 from windlass.core.placement.placement_context import PlacementFailure
 from windlass.core.preemption.victims import reprieve, victim_selection

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from windlass.core.cluster import arrays
 from windlass.core.cluster.cluster import Cluster
-from windlass.core.cluster.device_allocation import UNLOCKED
+from windlass.core.cluster.devices.device_allocation import UNLOCKED
 from windlass.core.model.equivalence import Shape
 from windlass.core.model.pod_sets import PodSetRequest
 from windlass.core.preemption.victims.quota_check import QuotaCheck

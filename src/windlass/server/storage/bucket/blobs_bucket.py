@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import web
 
 from windlass.server.storage import interfaces
-from windlass.server.storage.bucket import Bucket
+from windlass.server.storage.bucket.bucket import Bucket
 from windlass.server.storage.interfaces import BlobRef
 
 PIECE_BYTES = 8 << 20

@@ -19,7 +19,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from windlass.server.storage.bucket_url import BucketUrl
+from windlass.server.storage.bucket.bucket_url import BucketUrl
 from windlass.store import errors
 
 if TYPE_CHECKING:

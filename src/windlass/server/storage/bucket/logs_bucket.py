@@ -22,7 +22,7 @@ import msgspec
 from windlass.podlogs import archive, log_format, reader
 from windlass.podlogs.options import LogOptions
 from windlass.server.storage import logs_disk
-from windlass.server.storage.bucket import Bucket, Entry
+from windlass.server.storage.bucket.bucket import Bucket, Entry
 from windlass.store import errors, interface
 
 _log = logging.getLogger(__name__)
