@@ -189,7 +189,7 @@ def bootstrap() -> bytes:
 
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.write(Path(__file__).parent / "executor" / "worker.py", "windlass_worker.py")
+        archive.write(Path(__file__).parents[1] / "executor" / "worker.py", "windlass_worker.py")
         folder = Path(cloudpickle.__file__).parent
         for path in sorted(folder.glob("*.py")):
             archive.write(path, f"cloudpickle/{path.name}")
