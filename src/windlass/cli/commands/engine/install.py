@@ -447,7 +447,8 @@ class _InstallModules:
     """The modules of windlass.install, imported only by the commands that need them."""
 
     def __getattr__(self, name: str) -> Any:
-        return importlib.import_module(f"windlass.install.{name}")
+        place = {"render": "manifests.render"}.get(name, name)
+        return importlib.import_module(f"windlass.install.{place}")
 
 
 def install_modules() -> Any:
