@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.drill import Drill, rehearse, wait_for_minimal_runtimes
+from tests.harness.capacity_drill import Drill, rehearse, wait_for_minimal_runtimes
 from tests.harness.embedded import EmbeddedServer
 from tests.harness.players import Players
 

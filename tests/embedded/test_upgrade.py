@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.earlier import Earlier
+from tests.harness.earlier_commit import Earlier
 from tests.harness.waiting import until
 from tests.unit.cli.invoking import Result, invoke
 

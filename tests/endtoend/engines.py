@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import windlass
-from tests.embedded import test_skeleton
-from tests.embedded.test_skeleton import PODS, RUNS
+from tests.embedded import test_first_log_line
+from tests.embedded.test_first_log_line import PODS, RUNS
 from tests.harness import rest
 from tests.harness.platform import Platform
 from tests.harness.waiting import until
 
 
-class Embedded(test_skeleton.Engine):
+class Embedded(test_first_log_line.Engine):
     """A server and an agent: jobs are processes on this machine's files."""
 
     images = False

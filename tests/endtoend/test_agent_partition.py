@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import windlass
-from tests.embedded.test_skeleton import PODS, RUNS
+from tests.embedded.test_first_log_line import PODS, RUNS
 from tests.endtoend.engines import Cluster
 from tests.harness.platform import Platform
 from tests.harness.waiting import until

@@ -9,7 +9,7 @@ import pytest
 
 import windlass
 from tests.endtoend.engines import Embedded, only_with_images
-from tests.harness import deviceplugin
+from tests.harness import device_plugin
 from tests.harness.waiting import until
 from windlass.kinds.types import run
 
@@ -23,7 +23,7 @@ def devices(engine: Embedded) -> Iterator[None]:
     """Three, on the node that takes pods."""
     cluster = only_with_images(engine, "there is no kubelet").platform.cluster
     ids = [name.removeprefix(f"{RESOURCE}/") for name in NAMES]
-    with deviceplugin.offering(cluster.nodes[0], cluster.plane.rest, RESOURCE, *ids):
+    with device_plugin.offering(cluster.nodes[0], cluster.plane.rest, RESOURCE, *ids):
         yield
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import windlass
 from tests.endtoend.engines import Embedded, only_with_images, said
-from tests.endtoend.meeting import MEETING
+from tests.endtoend.rendezvous import MEETING
 from tests.frameworks import cache
 from tests.harness import images
 from tests.harness.waiting import until

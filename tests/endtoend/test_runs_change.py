@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.embedded.test_skeleton import PODS, RUNS
+from tests.embedded.test_first_log_line import PODS, RUNS
 from tests.endtoend.engines import Embedded
 from tests.harness.waiting import until
 

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 from tests.faults import cluster_checker
 from tests.harness import players, rest, waiting
 from tests.harness.control_plane import ControlPlane
+from tests.harness.network_path import Road
 from tests.harness.parts import Part
 from tests.harness.plugin import CRDS
-from tests.harness.road import Road
 from windlass.install import names
 from windlass.install.manifests import rbac
 

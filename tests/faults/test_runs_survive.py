@@ -23,10 +23,10 @@ from typing import Any
 import pytest
 
 import windlass
-from tests.embedded.test_skeleton import Engine
-from tests.faults import survivors
+from tests.embedded.test_first_log_line import Engine
+from tests.faults import job_accounts
+from tests.faults.job_accounts import ENDED, Order
 from tests.faults.seeds import SOAK, campaign_seed
-from tests.faults.survivors import ENDED, Order
 from tests.harness.waiting import until
 
 ROUNDS, PER_ROUND = (100, 3) if SOAK else (8, 3)
@@ -55,7 +55,7 @@ class Campaign:
         self.journal = place / "journal"
         self.journal.touch()
         self.journal.chmod(0o666)
-        (place / "job.py").write_text(survivors.JOB)
+        (place / "job.py").write_text(job_accounts.JOB)
         self.digest = ""
         self.orders: dict[str, Order] = {}
         self.hits: dict[str, list[str]] = defaultdict(list)
@@ -66,7 +66,7 @@ class Campaign:
             made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": team}}
             self.engine.write("POST", "/api/v1/namespaces", made)
         with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "job.py").write_text(survivors.JOB)
+            Path(folder, "job.py").write_text(job_accounts.JOB)
             for team in TEAMS:
                 with windlass.Client(state=self.engine.server.state, namespace=team) as client:
                     self.digest = client.upload(folder)
@@ -140,13 +140,13 @@ class Campaign:
         return self._kill("shim", alive)
 
     def _kill_worker(self) -> tuple[Any, ...]:
-        accounts = survivors.read(self.journal)
+        accounts = job_accounts.read(self.journal)
         alive = [
             (name, starts[-1].pid)
             for name, account in accounts.items()
             for members in account.attempts.values()
             for starts in members.values()
-            if starts and survivors.ours(starts[-1].pid, self.mark)
+            if starts and job_accounts.ours(starts[-1].pid, self.mark)
         ]
         return self._kill("worker", alive)
 
@@ -190,10 +190,10 @@ class Campaign:
             time.sleep(0.2)
 
     def problems(self, statuses: dict[str, dict[str, Any]]) -> list[str]:
-        accounts = survivors.read(self.journal)
+        accounts = job_accounts.read(self.journal)
         found = []
         for name, order in self.orders.items():
-            wrong = survivors.problems(order, statuses[name], accounts[name], self.hits[name])
+            wrong = job_accounts.problems(order, statuses[name], accounts[name], self.hits[name])
             if wrong:
                 said = {whose: self._said(path) for whose, path in self._logs(name)}
                 told = f"{name}: its status: {statuses[name]}"
@@ -209,7 +209,7 @@ class Campaign:
         finally:
             client.close()
 
-    def _torn_logs(self, accounts: dict[str, survivors.Account]) -> list[str]:
+    def _torn_logs(self, accounts: dict[str, job_accounts.Account]) -> list[str]:
         """Members that came to their end have said all they had to say, in order; whether their
         pods are still there or not."""
         found = []
@@ -274,10 +274,10 @@ def test_every_run_ends_as_it_should_whichever_process_is_killed(tmp_path: Path)
             campaign.run()
             found = campaign.problems(campaign.wait())
             campaign.clear()
-            until(lambda: not survivors.processes(campaign.mark), "no process of a job is left")
+            until(lambda: not job_accounts.processes(campaign.mark), "no process of a job is left")
     finally:
         engine.stop()
-    found += survivors.left_behind(engine.server.state, campaign.uids)
+    found += job_accounts.left_behind(engine.server.state, campaign.uids)
     assert not found, f"WINDLASS_SEED={seed}\n" + "\n".join(found[:40])
 
 

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.harness import build, images, nodeinit
+from tests.harness import build, images, node_init
 from tests.harness.control_plane import ControlPlane
 from tests.harness.processes import Process, Stoppable, remove_at_exit, run_at_exit
 
@@ -180,10 +180,10 @@ class Node:
 
     def path(self, inside: str) -> Path:
         """Where a path below /var/lib, /var/log or /run of the node is on the machine."""
-        for own in nodeinit.OWN:
+        for own in node_init.OWN:
             if inside.startswith(own + "/"):
                 return self.directory / own.strip("/").replace("/", "-") / inside[len(own) + 1 :]
-        raise ValueError(f"{inside} is not the node's own: {', '.join(nodeinit.OWN)} are")
+        raise ValueError(f"{inside} is not the node's own: {', '.join(node_init.OWN)} are")
 
     def pause(self) -> None:
         """The node falls silent: its kubelet hangs, its pods run on."""
@@ -207,7 +207,7 @@ class Node:
     def _init_command(self) -> list[str | Path]:
         return [
             "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
-            sys.executable, nodeinit.__file__, self.directory,
+            sys.executable, node_init.__file__, self.directory,
         ]  # fmt: skip
 
     def _inside(self, name: str, command: Sequence[str]) -> Process:

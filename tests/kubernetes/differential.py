@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.kubernetes import differentialvolumes
-from tests.kubernetes.differentialdice import NAMESPACES, ZONES, Dice
+from tests.kubernetes import differential_volumes
+from tests.kubernetes.differential_dice import NAMESPACES, ZONES, Dice
 from windlass.control.scheduler.cache import cache
 from windlass.core.model import types
 from windlass.core.placement import pod_affinity
@@ -106,7 +106,7 @@ def pod(dice: Dice, name: str, nodes: list[str]) -> Json:
         spec["topologySpreadConstraints"] = _spreads(dice)
     if dice.maybe(0.08):
         spec["runtimeClassName"] = "heavy"
-    mounts = differentialvolumes.mounts(dice, name.split("-")[0])
+    mounts = differential_volumes.mounts(dice, name.split("-")[0])
     spec["volumes"] = mounts if dice.maybe(0.35) else []
     labels = {"app": dice.choice(APPS), "version": dice.choice(("v1", "v2"))}
     return {

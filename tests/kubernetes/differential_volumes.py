@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 from typing import Any
 
-from tests.kubernetes.differentialdice import NAMESPACES, ZONES, Dice
+from tests.kubernetes.differential_dice import NAMESPACES, ZONES, Dice
 
 Json = dict[str, Any]
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"

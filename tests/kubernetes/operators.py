@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any
 
 from tests.harness import waiting
-from tests.kubernetes.foreignpods import PATIENCE, Json, World, pod
+from tests.kubernetes.external_pods import PATIENCE, Json, World, pod
 
 KUBEFLOW, JOBSET, SPARK = "kubeflow.org", "jobset.x-k8s.io", "sparkoperator.k8s.io"
 COSCHEDULING, COSCHEDULED = "scheduling.x-k8s.io", "scheduling.sigs.k8s.io"

@@ -18,7 +18,7 @@ from tests.harness.control_plane import ControlPlane
 from tests.harness.parts import Part
 from tests.harness.plugin import CRDS
 from tests.harness.waiting import until
-from tests.kubernetes.boundpods import PATIENCE, Case, Json, post
+from tests.kubernetes.bound_pods import PATIENCE, Case, Json, post
 from windlass.control.model import capabilities
 from windlass.kinds.values import times
 

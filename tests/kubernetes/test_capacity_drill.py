@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness import rest
+from tests.harness.capacity_drill import Drill, rehearse, wait_for_minimal_runtimes
 from tests.harness.control_plane import ControlPlane
-from tests.harness.drill import Drill, rehearse, wait_for_minimal_runtimes
 from tests.harness.parts import Part
 from tests.harness.players import Players
 from tests.harness.plugin import CRDS

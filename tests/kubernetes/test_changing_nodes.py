@@ -13,8 +13,8 @@ from tests.harness import players, rest, waiting
 from tests.harness.control_plane import ControlPlane
 from tests.harness.parts import Part
 from tests.harness.plugin import CRDS
-from tests.kubernetes.foreignpods import Json, World, gang, node, pod
-from tests.kubernetes.foreignpods import world as world
+from tests.kubernetes.external_pods import Json, World, gang, node, pod
+from tests.kubernetes.external_pods import world as world
 from windlass.control.runtime import informers
 
 pytestmark = pytest.mark.kubernetes

@@ -19,8 +19,8 @@ import pytest
 
 from tests.harness import rest
 from tests.harness.control_plane import ControlPlane
-from tests.kubernetes import differential, differentialvolumes
-from tests.kubernetes.differentialdice import NAMESPACES, Dice
+from tests.kubernetes import differential, differential_volumes
+from tests.kubernetes.differential_dice import NAMESPACES, Dice
 from windlass.control.scheduler.cache import cache
 from windlass.control.volumes import topology
 from windlass.kinds.types import cluster, core, meta
@@ -134,7 +134,7 @@ class Judge:
         node = {"metadata": {"labels": self._nodes[topology.selected_node(claim)].metadata.labels}}
         kind = f"/apis/storage.k8s.io/v1/storageclasses/{body['spec']['storageClassName']}"
         driver = (await self._request("GET", kind)).json["provisioner"]
-        made = differentialvolumes.made_for(body, node, driver)
+        made = differential_volumes.made_for(body, node, driver)
         await self._write("POST", "/api/v1/persistentvolumes", made)
 
     def _told(self) -> None:
@@ -195,7 +195,7 @@ class Judge:
             and topology.is_bound(claim) and volume.status.phase == "Bound"
         )  # fmt: skip
 
-    async def lay_out(self, nodes: list[Json], storage: differentialvolumes.Storage) -> None:
+    async def lay_out(self, nodes: list[Json], storage: differential_volumes.Storage) -> None:
         """Another cluster, without pods; kube-scheduler has seen all of it."""
         for pod in list(self._pods.values()):
             await self.forget({"metadata": {"name": pod.name, "namespace": pod.namespace}})
@@ -216,7 +216,7 @@ class Judge:
         names = {each["metadata"]["name"] for each in nodes}
         await self.until("all is seen", lambda: set(self._nodes) == names)
 
-    def _is_ready(self, storage: differentialvolumes.Storage) -> bool:
+    def _is_ready(self, storage: differential_volumes.Storage) -> bool:
         """All of it is seen, volumes are there to be had, and claims that name one have it."""
         kinds = (
             ("StorageClass", storage.classes), ("CSINode", storage.limits),
@@ -271,7 +271,7 @@ async def compare(judge: Judge, dice: Dice, number: int) -> None:
     """One random cluster and the pods that come to it."""
     names = [f"c{number}-n{i}" for i in range(NODES)]
     nodes = [differential.node(dice, name) for name in names]
-    await judge.lay_out(nodes, differentialvolumes.storage(dice, f"c{number}", names))
+    await judge.lay_out(nodes, differential_volumes.storage(dice, f"c{number}", names))
     cordoned = {n["metadata"]["name"] for n in nodes if n["spec"]["unschedulable"]}
     asked = refused = 0
     while asked < PODS_PER_CLUSTER:
@@ -356,7 +356,7 @@ async def judge(plane: ControlPlane) -> AsyncIterator[Judge]:
     for path, body in (
         ("/apis/node.k8s.io/v1/runtimeclasses", heavy),
         ("/apis/scheduling.k8s.io/v1/priorityclasses", waits),
-        *(("/apis/storage.k8s.io/v1/csidrivers", each) for each in differentialvolumes.DRIVERS),
+        *(("/apis/storage.k8s.io/v1/csidrivers", each) for each in differential_volumes.DRIVERS),
     ):
         assert plane.rest.post(path, body).status in (201, 409)
     async with Judge(plane, store) as made:

@@ -11,8 +11,8 @@ import pytest
 from tests.harness import waiting
 from tests.harness.control_plane import ControlPlane
 from tests.harness.plugin import CRDS
-from tests.kubernetes.foreignpods import PATIENCE, Json, World, gang, node, pod
-from tests.kubernetes.foreignpods import world as world
+from tests.kubernetes.external_pods import PATIENCE, Json, World, gang, node, pod
+from tests.kubernetes.external_pods import world as world
 from windlass.control.runtime import informers
 
 pytestmark = pytest.mark.kubernetes

@@ -14,7 +14,7 @@ from tests.harness import waiting
 from tests.harness.control_plane import ControlPlane
 from tests.harness.plugin import CRDS
 from tests.harness.processes import Process, free_ports
-from tests.kubernetes.foreignpods import PATIENCE, Json, World, gang, node
+from tests.kubernetes.external_pods import PATIENCE, Json, World, gang, node
 from windlass.control.runtime import informers
 
 pytestmark = pytest.mark.kubernetes

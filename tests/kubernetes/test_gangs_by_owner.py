@@ -14,8 +14,8 @@ from tests.harness.control_plane import ControlPlane
 from tests.harness.plugin import CRDS
 from tests.harness.waiting import until
 from tests.kubernetes import operators
-from tests.kubernetes.foreignpods import PATIENCE, Json, World, node, pod
-from tests.kubernetes.foreignpods import world as world
+from tests.kubernetes.external_pods import PATIENCE, Json, World, node, pod
+from tests.kubernetes.external_pods import world as world
 from windlass.control.runtime import informers
 
 pytestmark = pytest.mark.kubernetes

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.harness import elder
+from tests.harness import other_version
 from tests.harness.control_plane import ControlPlane
 from tests.harness.waiting import until
 from tests.kubernetes.conftest import Cli, add_default_class
@@ -440,11 +440,11 @@ def test_the_doctor_says_what_is_not_there_and_what_would_help(kubernetes_binari
 
 
 def test_the_doctor_and_install_know_clusters_that_are_too_old(plane: ControlPlane) -> None:
-    with elder.of_version(plane, 1, 35) as lacking:
+    with other_version.of_version(plane, 1, 35) as lacking:
         found = diagnosis(Cli(lacking.kubeconfig))["version"]
         assert (found["state"], found["found"]) == ("limited", "v1.35.9")
         assert "stay without a user" in found["meaning"]
-    with elder.of_version(plane, 1, 33) as old:
+    with other_version.of_version(plane, 1, 33) as old:
         cli = Cli(old.kubeconfig)
         found = diagnosis(cli)["version"]
         assert (found["state"], found["found"]) == ("missing", "v1.33.9")
@@ -456,7 +456,7 @@ def test_the_doctor_and_install_know_clusters_that_are_too_old(plane: ControlPla
 
 @pytest.mark.parametrize("seconds", [600, -600], ids=["ahead", "behind"])
 def test_the_doctor_tells_by_how_much_the_clocks_differ(plane: ControlPlane, seconds: int) -> None:
-    with elder.of_time(plane, seconds) as other:
+    with other_version.of_time(plane, seconds) as other:
         found = diagnosis(Cli(other.kubeconfig))["clock"]
     assert found["state"] == "limited"
     told = re.fullmatch(r"this machine and the API server differ by (\d+) s", found["found"])

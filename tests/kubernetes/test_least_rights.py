@@ -20,7 +20,7 @@ from tests.contract.objects import ok
 from tests.harness import players, rest, waiting
 from tests.harness.control_plane import ControlPlane
 from tests.kubernetes.conftest import Cli
-from tests.kubernetes.foreignpods import gang, pod
+from tests.kubernetes.external_pods import gang, pod
 from tests.kubernetes.parts import API, PATIENCE, PLATFORM, Installation, as_user
 from tests.kubernetes.test_rights import direct
 from windlass.install import names

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.contract.objects import ok
-from tests.harness import deviceplugin, images, kubelet
+from tests.harness import device_plugin, images, kubelet
 from tests.harness.processes import Process
 from tests.harness.waiting import until
 from windlass.agent.daemonset import pod_resources
@@ -32,7 +32,7 @@ PODS = "/api/v1/namespaces/default/pods"
 def node(cluster: kubelet.Cluster) -> Iterator[kubelet.Node]:
     """One whose plug-in has three devices."""
     found = cluster.nodes[0]
-    with deviceplugin.offering(found, cluster.plane.rest, RESOURCE, *DEVICES):
+    with device_plugin.offering(found, cluster.plane.rest, RESOURCE, *DEVICES):
         yield found
 
 

@@ -24,7 +24,7 @@ import pytest
 
 import windlass
 from tests.contract.objects import ok
-from tests.endtoend.meeting import MEETING
+from tests.endtoend.rendezvous import MEETING
 from tests.harness import kubelet, objectstore, postgres, processes, rest, waiting
 from tests.harness.platform import Platform, Shared
 from tests.harness.plugin import CRDS

@@ -11,7 +11,7 @@ import pytest
 from tests.contract.objects import ok
 from tests.harness import waiting
 from tests.harness.control_plane import ControlPlane
-from tests.harness.earlier import Earlier
+from tests.harness.earlier_commit import Earlier
 from tests.harness.processes import free_ports
 from tests.kubernetes.parts import API, PATIENCE, Installation
 

@@ -8,7 +8,7 @@ from unittest import mock
 
 from hypothesis import note
 
-from tests.properties import carry, test_alike
+from tests.properties import carry, test_equivalence_classes
 from windlass.core.cycle import cycle
 from windlass.core.model.types import ClusterFacts, Decision, Policy
 from windlass.core.snapshot import snapshot
@@ -28,7 +28,7 @@ def decide_alike(
         now = NOW + 10 * number
         first, second = (_decided(facts, now, policy, knob, value) for value in (one, other))
         note(f"{one}: {first}\n{other}: {second}")
-        assert test_alike.outcome(first) == test_alike.outcome(second)
+        assert test_equivalence_classes.outcome(first) == test_equivalence_classes.outcome(second)
         facts = carry.carry_out(facts, first, now)
 
 

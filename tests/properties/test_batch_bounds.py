@@ -10,9 +10,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.properties import bothways, generators, test_alike
+from tests.properties import equal_decisions, generators, test_equivalence_classes
 from tests.properties.settings import CAMPAIGN, cases
-from tests.unit.core import test_preempt_laws
+from tests.unit.core import test_preemption_properties
 from windlass.core.model.types import ClusterFacts, Policy
 from windlass.core.preemption import batch_bounds
 
@@ -25,16 +25,16 @@ def full() -> st.SearchStrategy[ClusterFacts]:
 
 
 def _full(seed: int, nodes: int, running: int) -> ClusterFacts:
-    return test_preempt_laws.PodLabelIndex(seed, nodes, running, 14).world.snapshot.facts()
+    return test_preemption_properties.PodLabelIndex(seed, nodes, running, 14).world.snapshot.facts()
 
 
 @cases(400, 8000)
 @given(
     st.one_of(
         full(), full(), generators.facts(), generators.facts(taste=generators.BUNDLED),
-        test_alike.worlds(), test_alike.pressed(),
+        test_equivalence_classes.worlds(), test_equivalence_classes.pressed(),
     ),
     generators.policies,
 )  # fmt: skip
 def test_batch_bounds_decide_as_considering_one_by_one(facts: ClusterFacts, policy: Policy) -> None:
-    bothways.decide_alike(facts, policy, (batch_bounds, "MANY"), 0, 1 << 30)
+    equal_decisions.decide_alike(facts, policy, (batch_bounds, "MANY"), 0, 1 << 30)

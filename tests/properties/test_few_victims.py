@@ -10,7 +10,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.properties import bothways, generators, test_foresight
+from tests.properties import equal_decisions, generators, test_batch_bounds
 from tests.properties.settings import CAMPAIGN, cases
 from windlass.core.model.types import ClusterFacts, Policy
 from windlass.core.preemption.victims import victim_selection
@@ -21,11 +21,11 @@ pytestmark = CAMPAIGN
 @cases(300, 6000)
 @given(
     st.one_of(
-        test_foresight.full(), generators.facts(), generators.facts(taste=generators.BUNDLED)
+        test_batch_bounds.full(), generators.facts(), generators.facts(taste=generators.BUNDLED)
     ),
     generators.policies,
 )
 def test_trying_the_first_few_candidates_gives_the_same_victims(
     facts: ClusterFacts, policy: Policy
 ) -> None:
-    bothways.decide_alike(facts, policy, (victim_selection, "_FEW"), 1, 1 << 30)
+    equal_decisions.decide_alike(facts, policy, (victim_selection, "_FEW"), 1, 1 << 30)

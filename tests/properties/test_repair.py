@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.properties import carry, generators, invariants
 from tests.properties.settings import CAMPAIGN, cases
-from tests.properties.test_rights import NOW, crowded
+from tests.properties.test_preemption_rights import NOW, crowded
 from windlass.core.cycle import cycle
 from windlass.core.model.types import ClusterFacts, Policy
 from windlass.core.snapshot.snapshot import apply, build

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.unit.control import build
 from tests.unit.control.test_limits import quota
-from tests.unit.control.test_runtimeclasses import HEAVY, in_kata
+from tests.unit.control.test_runtime_classes import HEAVY, in_kata
 from tests.unit.control.test_volumes import DRIVER, claim, storage, volume
 from windlass.control.explain.service import Explainer
 from windlass.control.model import policy

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.control import build
-from tests.unit.control.test_taking_back import laid_out, meta_roles
+from tests.unit.control.test_reclaim import laid_out, meta_roles
 from tests.unit.control.world import World
 from windlass.control.convert import pod_groups
 from windlass.control.explain import narrative

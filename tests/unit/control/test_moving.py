@@ -5,7 +5,7 @@ import datetime
 import pytest
 
 from tests.unit.control import build
-from tests.unit.control.test_taking_back import laid_out
+from tests.unit.control.test_reclaim import laid_out
 from tests.unit.control.world import World
 from windlass.kinds.types import run
 from windlass.kinds.values import times

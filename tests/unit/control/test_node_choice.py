@@ -1,7 +1,7 @@
 """From objects to the assignment, by what nodes and runs say."""
 
 from tests.unit.control import build
-from tests.unit.control.test_snapshots import NOW, taken
+from tests.unit.control.test_convert import NOW, taken
 from windlass.control.convert import node_facts
 from windlass.core.cycle import cycle
 from windlass.core.snapshot import snapshot

@@ -14,8 +14,8 @@ from tests.unit.core.preempting import (
     two_queues,
     workload,
 )
-from tests.unit.core.test_preempt_laws import _gpus as gpus_of
-from tests.unit.core.test_preempt_laws import crowds
+from tests.unit.core.test_preemption_properties import _gpus as gpus_of
+from tests.unit.core.test_preemption_properties import crowds
 from windlass.core.model.types import Policy, Queue
 from windlass.core.snapshot.snapshot import RunningPut, WorkloadGone, apply
 

@@ -1,12 +1,12 @@
 """What is remembered of one workload holds for those alike, and for nobody else (I12), by name.
 
-`tests/properties/test_alike.py` decides random cases with and without remembering.
+`tests/properties/test_equivalence_classes.py` decides random cases with and without remembering.
 """
 
 import pytest
 
 from tests.unit.core import preempting
-from tests.unit.core.test_reserve import NOW, promises, role, runs, snapshot, started, workload
+from tests.unit.core.test_reservations import NOW, promises, role, runs, snapshot, started, workload
 from windlass.core.cycle.cycle import decide
 from windlass.core.model.types import (
     Affinity,

@@ -6,7 +6,7 @@ were once wrong, by name.
 
 import dataclasses
 
-from tests.unit.core.test_reserve import (
+from tests.unit.core.test_reservations import (
     NOW,
     gpus,
     node,

@@ -15,7 +15,7 @@ from tests.unit.control import build
 from tests.unit.control.conftest import store as store
 from tests.unit.ledger.history import CPU, MEMORY, node
 from tests.unit.ledger.test_budgets import Clock
-from tests.unit.ledger.test_keeper import a_pod, keeping
+from tests.unit.ledger.test_recorder import a_pod, keeping
 from windlass.control.runtime import informers
 from windlass.kinds.types import core, meta, queue, run
 from windlass.kinds.values import times

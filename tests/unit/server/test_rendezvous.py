@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from tests.unit.server.conftest import Served
-from tests.unit.server.test_podtokens import PODS, RUNS, a_token
+from tests.unit.server.test_pod_tokens import PODS, RUNS, a_token
 
 BOOK = "/apis/platform.windlass.dev/v1alpha1/namespaces/default/runs/job/addresses"
 
