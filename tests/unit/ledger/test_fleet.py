@@ -216,6 +216,8 @@ def test_samples_of_the_first_tables_are_kept(url):
         connection.exec_driver_sql("DROP TABLE fleet_sample")
         connection.exec_driver_sql("DROP TABLE step_record")
         connection.exec_driver_sql("DROP TABLE step_parts")
+        connection.exec_driver_sql("DROP TABLE study")
+        connection.exec_driver_sql("DROP TABLE trial")
         connection.exec_driver_sql(
             "CREATE TABLE sample (at BIGINT, queue VARCHAR(256), resource VARCHAR(128), "
             "used BIGINT, borrowed BIGINT, lent BIGINT, waiting BIGINT)"

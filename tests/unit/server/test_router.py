@@ -18,7 +18,7 @@ from windlass.server.platform.services import Services
 DIGEST = "sha256:" + "1" * 64
 VALUES = {
     "namespace": "default", "digest": DIGEST, "box": "0" * 24, "key": "0", "token": "ab",
-    "stepkey": "a" * 64,
+    "stepkey": "a" * 64, "study": "lr",
 }  # fmt: skip
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 

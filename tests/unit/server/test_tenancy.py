@@ -48,6 +48,9 @@ VIEWED_PATHS = (
     "/why",
     "/logs",
     "/steps",
+    "/studies",
+    "/studies/{study}",
+    "/studies/{study}/trials",
     "/logs/{log}",
     "/addresses",
     "/usage",
@@ -142,7 +145,7 @@ async def tries(served: Served) -> list[Try]:
         "key": ("0", "1"), "token": (served.token.split("_")[1], "0123456789ab"),
         "node": ("there", "gone"), "pod": ("there", "gone"),
         "container": ("worker", "gone"), "number": ("0", "1"),
-        "stepkey": ("a" * 64, "b" * 64),
+        "stepkey": ("a" * 64, "b" * 64), "study": ("lr", "none"),
     }  # fmt: skip
     for route in routes.ROUTES:
         names = re.findall(r"{(\w+)}", route.template)

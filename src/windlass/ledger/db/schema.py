@@ -13,6 +13,7 @@
     mark                         single numbers: observed until, settled until
     step_record, step_parts      results of pipeline steps by content, and what their keys are
                                  made of (`ledger.db.step_records`)
+    study, trial                 hyperparameter studies and their trials (`ledger.db.study_records`)
 
 Times are Unix seconds, money is nano (billionths of the currency), parts are millionths.
 """
@@ -33,7 +34,7 @@ from sqlalchemy import (
 )
 
 metadata = MetaData()
-VERSION = "0003"
+VERSION = "0004"
 """The last migration in `ledger.db.migrations`."""
 # SQLite generates ids only in a column of type INTEGER.
 Id = BigInteger().with_variant(Integer, "sqlite")
@@ -247,4 +248,28 @@ step_parts = Table(
     Column("namespace", String(64), primary_key=True),
     Column("digest", String(64), primary_key=True),
     Column("body", Text, nullable=False),
+)  # fmt: skip
+
+study = Table(
+    "study", metadata,
+    Column("namespace", String(64), primary_key=True),
+    Column("name", String(64), primary_key=True),
+    Column("user", String(256), nullable=False),
+    Column("created", BigInteger, nullable=False),
+    Column("owner", String(64), nullable=False),
+    Column("expires", BigInteger, nullable=False),
+    Column("body", Text, nullable=False),
+)  # fmt: skip
+
+trial = Table(
+    "trial", metadata,
+    Column("namespace", String(64), primary_key=True),
+    Column("study", String(64), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("state", String(16), nullable=False),
+    Column("started", BigInteger, nullable=False),
+    Column("ended", BigInteger, nullable=False),
+    Column("run", String(64), nullable=False),
+    Column("body", Text, nullable=False),
+    Index("trial_by_state", "namespace", "study", "state"),
 )  # fmt: skip

@@ -29,6 +29,7 @@ from windlass.server.platform.handlers.queues import QueueService
 from windlass.server.platform.handlers.rendezvous import RendezvousService
 from windlass.server.platform.handlers.runs import RunService
 from windlass.server.platform.handlers.steps import StepService
+from windlass.server.platform.handlers.studies import StudyService
 from windlass.server.platform.handlers.usage_reports import UsageService
 from windlass.server.platform.router import Match, Router
 from windlass.server.platform.services import EmbeddedServices, Services
@@ -63,6 +64,7 @@ class PlatformApi:
             blobs=BlobService(store, storage.blobs),
             mailboxes=MailboxService(storage.mailboxes, self._worker_settings),
             steps=StepService(store, storage.blobs),
+            studies=StudyService(store),
             metrics=metrics,
             embedded=embedded,
         )
@@ -74,9 +76,10 @@ class PlatformApi:
 
     def use_ledger(self, ledger: Ledger | None) -> None:
         """The ledger that answers requests about usage, and whose database has results of
-        steps."""
+        steps and studies."""
         self.services.usage.ledger = ledger
         self.services.steps.ledger = ledger
+        self.services.studies.ledger = ledger
 
     def background(self) -> list[asyncio.Task[None]]:
         """Tasks that remove unused code, mailboxes and results of steps."""

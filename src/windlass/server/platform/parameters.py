@@ -100,4 +100,9 @@ STEPS = (
     Parameter("step", "only of this step"),
     Parameter("limit", "at most this many, the newest", _number(MOST_ROWS)),
 )
+STUDIES = (Parameter("limit", "at most this many, the newest", _number(MOST_ROWS)),)
+TRIALS = (
+    Parameter("after", "only trials with a greater number", {"type": "integer", "minimum": 0}),
+    Parameter("limit", "at most this many", _number(MOST_ROWS)),
+)
 SELECTOR = (Parameter("labelSelector", "only objects whose labels match"),)

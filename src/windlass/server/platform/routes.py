@@ -32,6 +32,7 @@ from windlass.server.platform.services import EmbeddedServices, Services
 
 _NAMESPACE = f"{ROOT}/namespaces/{{namespace}}"
 _RUN = f"{_NAMESPACE}/runs/{{run}}"
+_STUDY = f"{_NAMESPACE}/studies/{{study}}"
 _BOX = f"{_NAMESPACE}/mailboxes/{{box}}"
 _METRICS = "/apis/metrics.k8s.io/v1beta1"
 _NODE_PROXY = "/api/v1/nodes/{node}/proxy"
@@ -44,6 +45,7 @@ PATTERNS = {
     "key": r"[a-z0-9-]{1,40}",
     "token": r"[A-Za-z0-9]+",
     "stepkey": r"[0-9a-f]{64}",
+    "study": r"[a-z0-9][-a-z0-9]{0,39}",
 }
 """Values of path parameters; of all others any text. Some become names of files: nothing else may
 pass here."""
@@ -306,6 +308,43 @@ _STEP_ROUTES = (
     ),
 )  # fmt: skip
 
+_STUDY_ROUTES = (
+    Route(
+        f"{_NAMESPACE}/studies", ("GET",), _runs("list"), lambda s: s.studies.list,
+        "Hyperparameter studies.", "studies", "list", parameters.STUDIES, Reply("StudyList"),
+    ),
+    Route(
+        f"{_NAMESPACE}/studies", ("POST",), _CREATE_RUNS, lambda s: s.studies.create,
+        "Creates a study, or returns the existing one.", "studies", "create",
+        reply=Reply("Study", 201), body="application/json",
+    ),
+    Route(
+        _STUDY, ("GET",), _runs("list"), lambda s: s.studies.get, "A study.", "studies",
+        reply=Reply("Study"),
+    ),
+    Route(
+        _STUDY, ("DELETE",), _CREATE_RUNS, lambda s: s.studies.delete,
+        "Removes a study and its trials.", "studies", "delete", reply=_EMPTY,
+    ),
+    Route(
+        f"{_STUDY}/claim", ("POST",), _CREATE_RUNS, lambda s: s.studies.claim,
+        "Makes a driver the writer of a study.", "studies", "update", reply=_EMPTY,
+        body="application/json",
+    ),
+    Route(
+        f"{_STUDY}/release", ("POST",), _CREATE_RUNS, lambda s: s.studies.release,
+        "Ends the claim of a driver.", "studies", "update", reply=_EMPTY, body="application/json",
+    ),
+    Route(
+        f"{_STUDY}/trials", ("GET",), _runs("list"), lambda s: s.studies.trials,
+        "Trials of a study.", "trials", "list", parameters.TRIALS, Reply("TrialList"),
+    ),
+    Route(
+        f"{_STUDY}/trials", ("PUT",), _CREATE_RUNS, lambda s: s.studies.put_trials,
+        "Stores trials of the writer.", "trials", "update", reply=_EMPTY, body="application/json",
+    ),
+)  # fmt: skip
+
 _QUEUE_ROUTES = (
     Route(
         f"{ROOT}/queues", ("GET",), _LIST_QUEUES, lambda s: s.queues.tree,
@@ -385,5 +424,5 @@ _METRICS_ROUTES = (
 
 ROUTES: tuple[Route, ...] = (
     *_RUN_ROUTES, *_POD_ROUTES, *_USAGE_ROUTES, *_CODE_ROUTES, *_MAILBOX_ROUTES,
-    *_STEP_ROUTES, *_QUEUE_ROUTES, *_TOKEN_ROUTES, *_METRICS_ROUTES,
+    *_STEP_ROUTES, *_STUDY_ROUTES, *_QUEUE_ROUTES, *_TOKEN_ROUTES, *_METRICS_ROUTES,
 )  # fmt: skip

@@ -14,6 +14,7 @@ from windlass.server.platform.handlers.queues import QueueService
 from windlass.server.platform.handlers.rendezvous import RendezvousService
 from windlass.server.platform.handlers.runs import RunService
 from windlass.server.platform.handlers.steps import StepService
+from windlass.server.platform.handlers.studies import StudyService
 from windlass.server.platform.handlers.tokens import TokenService
 from windlass.server.platform.handlers.usage_reports import UsageService
 
@@ -37,5 +38,6 @@ class Services:
     blobs: BlobService
     mailboxes: MailboxService
     steps: StepService
+    studies: StudyService
     metrics: MetricsService
     embedded: EmbeddedServices | None = None

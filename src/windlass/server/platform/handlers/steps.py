@@ -16,16 +16,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from aiohttp import web
 from msgspec import Meta
 
 from windlass.kinds.types import core
-from windlass.server.http import bodies
 from windlass.server.http.responses import json_response
-from windlass.server.platform import parameters
+from windlass.server.platform import parameters, typed_body
 from windlass.server.platform.call import PlatformCall
 from windlass.server.platform.paths import GROUP, VERSION
 from windlass.server.storage.interfaces import BlobRef, BlobStore
@@ -46,7 +45,6 @@ _Parts = Annotated[
     dict[Annotated[str, Meta(max_length=1024)], Annotated[str, Meta(max_length=1024)]],
     Meta(max_length=5000),
 ]
-T = TypeVar("T")
 
 
 class _Step(msgspec.Struct, forbid_unknown_fields=True):
@@ -99,7 +97,7 @@ class StepService:
     async def look_up(self, call: PlatformCall) -> web.Response:
         from windlass.ledger.db import step_records
 
-        ledger, asked = await self._ready(call), await _body(call, _Lookup)
+        ledger, asked = await self._ready(call), await typed_body.read(call, _Lookup)
         claim = step_records.Claim(
             call.namespace, asked.pipeline, asked.step, call.identity.user, asked.owner,
             asked.shared, asked.lease_seconds,
@@ -117,7 +115,7 @@ class StepService:
     async def renew(self, call: PlatformCall) -> web.Response:
         from windlass.ledger.db import step_records
 
-        ledger, asked = await self._ready(call), await _body(call, _Claims)
+        ledger, asked = await self._ready(call), await typed_body.read(call, _Claims)
         expires = int(time.time()) + asked.lease_seconds
         count = await ledger.ask(
             lambda db: step_records.renew(db, call.namespace, asked.owner, expires)
@@ -127,7 +125,7 @@ class StepService:
     async def release(self, call: PlatformCall) -> web.Response:
         from windlass.ledger.db import step_records
 
-        ledger, asked = await self._ready(call), await _body(call, _Claims)
+        ledger, asked = await self._ready(call), await typed_body.read(call, _Claims)
         await ledger.ask(
             lambda db: step_records.release(db, call.namespace, asked.owner, asked.keys)
         )
@@ -136,7 +134,7 @@ class StepService:
     async def complete(self, call: PlatformCall) -> web.Response:
         from windlass.ledger.db import step_records
 
-        ledger, asked = await self._ready(call), await _body(call, _Result)
+        ledger, asked = await self._ready(call), await typed_body.read(call, _Result)
         result = step_records.Result(asked.digest, asked.size, asked.value, asked.run, asked.miss)
         if not asked.value and await self._blobs.size(_blob(call, asked.digest)) is None:
             raise errors.Conflict(f"there is no blob {asked.digest}; upload it first")
@@ -153,7 +151,7 @@ class StepService:
     async def similar(self, call: PlatformCall) -> web.Response:
         from windlass.ledger.db import step_records
 
-        ledger, asked = await self._ready(call), await _body(call, _Similar)
+        ledger, asked = await self._ready(call), await typed_body.read(call, _Similar)
         claim = step_records.Claim(call.namespace, asked.pipeline, asked.step, "", "", {}, 0)
         found = await ledger.ask(lambda db: step_records.similar(db, claim, asked.position))
         return json_response(_head("SimilarSteps") | {"items": found})
@@ -203,11 +201,3 @@ def _head(kind: str) -> dict[str, object]:
 
 def _blob(call: PlatformCall, digest: str) -> BlobRef:
     return BlobRef(call.namespace, digest.removeprefix("sha256:"))
-
-
-async def _body(call: PlatformCall, kind: type[T]) -> T:
-    value = await bodies.read_object(call.request)
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as problem:
-        raise errors.BadRequest(f"the body is not valid: {problem}") from None
