@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from windlass.sdk.sync_client import Client as Client
     from windlass.sdk.sync_client import RunHandle as RunHandle
     from windlass.sdk.sync_client import start as run  # noqa: F401 (offered under this name)
+    from windlass.sdk.tuning.tune import tune as tune
     from windlass.store import errors as errors
 
 _LAZY = {
@@ -59,6 +60,7 @@ _LAZY = {
     "report": "windlass.injob.library.windlass.job_context",
     "run": "windlass.sdk.sync_client",
     "step": "windlass.sdk.pipelines.step_definition",
+    "tune": "windlass.sdk.tuning.tune",
 }
 _RENAMED = {"run": "start", "map": "map_step"}
 """Names that are offered under another one."""

@@ -131,7 +131,7 @@ def listed(repository: LedgerRepository, namespace: str, limit: int) -> list[dic
             sa.select(_STUDY).where(_STUDY.c.namespace == namespace)
             .order_by(_STUDY.c.created.desc(), _STUDY.c.name).limit(limit)
         ).mappings()  # fmt: skip
-        found = [_described(row) for row in rows]
+        found = [_described(dict(row)) for row in rows]
         counts = _counts(connection, namespace, "")
         return [each | {"trials": counts.get(each["name"], {})} for each in found]
 
@@ -175,7 +175,7 @@ def _study(connection: sa.Connection, namespace: str, name: str) -> dict[str, An
     row = connection.execute(
         sa.select(_STUDY).where(_STUDY.c.namespace == namespace, _STUDY.c.name == name)
     ).mappings().first()  # fmt: skip
-    return None if row is None else _described(row)
+    return None if row is None else _described(dict(row))
 
 
 def _described(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,8 @@ _HOLD_ON = 86400.0
 """The same for a worker with a result."""
 
 
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.002, 0.05
+"""Seconds between two requests for an answer of the program."""
 _POLL_SECONDS = 2.0
 _CLIENT_GONE = 9.0
 """A worker ends if the heartbeat of its program does not change for this long while the server
@@ -58,6 +60,12 @@ class Mailbox:
             raise RuntimeError(f"the server answered {status}: {body[:500]!r}")
         return body
 
+    def peek(self, key: str) -> bytes:
+        """What the program has put under a key; empty if nothing is there yet."""
+        path = f"/worker/calls/{key}"
+        status, _, body = self._ask("GET", path, None, _GIVE_UP, missing=True)
+        return body if status == 200 else b""
+
     def heartbeat(self) -> bytes | None:
         """The last heartbeat of the program; None if the server does not answer."""
         status, _, body = self._ask("GET", "/worker/calls/heartbeat", None, 0.0)
@@ -83,8 +91,10 @@ class Mailbox:
             self._ask("PUT", f"/worker/results/{key}", problem, _HOLD_ON)
 
     def _ask(
-        self, method: str, path: str, body: bytes | None, retry_for: float
-    ) -> tuple[int, Any, bytes]:
+        self, method: str, path: str, body: bytes | None, retry_for: float,
+        *, missing: bool = False,
+    ) -> tuple[int, Any, bytes]:  # fmt: skip
+        """The answer. With `missing`, what is requested may not exist yet."""
         deadline = time.monotonic() + retry_for
         pause = _SHORTEST
         while True:
@@ -98,7 +108,7 @@ class Mailbox:
                 status = 503
             else:
                 status = answer.status
-            if status in (401, 404, 410):
+            if status in (401, 410) or (status == 404 and not missing):
                 raise Closed
             if status < 500:
                 return status, answer.headers, data
@@ -169,17 +179,59 @@ def _end() -> None:
     os._exit(1)
 
 
+class _Conversation:
+    """Messages of the call in progress to the program that sent it, and the answers.
+
+    The code of the call reaches it as `windlass_worker.ask`.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._box: Mailbox | None = None
+        self._key = ""
+        self._number = 0
+
+    def begin(self, box: Mailbox, key: str) -> None:
+        with self._lock:
+            self._box, self._key, self._number = box, key, 0
+
+    def ask(self, message: bytes) -> bytes:
+        with self._lock:
+            if self._box is None:
+                raise RuntimeError("no call is in progress in this worker")
+            self._number += 1
+            head = b"%d\n" % self._number
+            self._box.put(f"m{self._key}", head + message)
+            pause = _SHORTEST_WAIT
+            while True:
+                number, _, answer = self._box.peek(f"m{self._key}").partition(b"\n")
+                if number.isdigit() and int(number) >= self._number:
+                    return answer
+                time.sleep(pause)
+                pause = min(_LONGEST_WAIT, pause * 1.5)
+
+
+_conversation = _Conversation()
+
+
+def ask(message: bytes) -> bytes:
+    """The program's answer to a message of the call in progress (`Executor(on_message=...)`)."""
+    return _conversation.ask(message)
+
+
 def serve(box: Mailbox) -> int:
     threading.Thread(target=watch, args=(box.copy(), _end), daemon=True).start()
     # Another attempt is another worker: it must not get the call of the last one.
     run = os.environ.get("WINDLASS_RUN", f"pid-{os.getpid()}")
     worker = f"{run}.{os.environ.get('WINDLASS_ATTEMPT', '0')}"
+    messages = box.copy()
     longest_idle = float(os.environ.get("WINDLASS_CALLS_IDLE", "60"))
     idle_since = time.monotonic()
     while time.monotonic() - idle_since < longest_idle:
         found = box.take(worker)
         if found is not None:
             key, call = found
+            _conversation.begin(messages, key)
             box.put(key, perform(call))
             idle_since = time.monotonic()
     return 0

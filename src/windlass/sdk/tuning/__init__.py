@@ -1,0 +1,1 @@
+"""Hyperparameter tuning: studies whose trials are calls in workers, or runs."""
