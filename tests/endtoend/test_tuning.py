@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -170,3 +172,41 @@ def test_a_program_that_is_killed_is_continued_by_the_next_one(
     assert sorted(each["body"]["params"]["x"] for each in after) == list(range(1, 9))
     # What had ended is not evaluated again.
     assert [each for each in after if each["number"] in {b["number"] for b in before}] == before
+
+
+def test_the_command_line_tunes_a_command_and_shows_its_study(
+    client: windlass.Client, engine: Embedded
+) -> None:
+    name = fresh("lines")
+    work = ["tune", "-n", name, "-s", "x=1..3", "--sampler", "grid", "--metric", "loss", "--trials",
+            "3", "-c", "50m", "-m", "128Mi", "-e", "OFFSET=0"]  # fmt: skip
+    program = ["--", "python3", "-c", PROGRAM]
+    text = cli(engine, *work, program=program)
+    assert f"study/{name}: 3 complete, 0 pruned, 0 failed" in text
+    assert "best: trial 2: 0 with x=3" in text
+    best = json.loads(cli(engine, "study", "best", name, "--json"))
+    assert [each["params"] for each in best] == [{"x": 3}]
+    table = cli(engine, "study", "get", name).splitlines()
+    assert table[0].split() == ["TRIAL", "STATE", "LOSS", "PARAMETERS", "RUN", "MESSAGE"]
+    assert table[1].split()[:5] == ["2", "complete", "0", "x=3", f"{name}-2"]
+    (listed,) = [
+        each for each in json.loads(cli(engine, "study", "list", "--json")) if each["name"] == name
+    ]
+    assert listed["trials"] == {"complete": 3}
+    assert cli(engine, "study", "delete", name) == f"study/{name} deleted\n"
+    refused = subprocess.run(
+        [sys.executable, "-m", "windlass", "tune", "-s", "x=4..1", "--", "true"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert refused.returncode == 2
+    assert "-s x: 4..1: the first bound must be less than the second." in refused.stderr
+
+
+def cli(engine: Embedded, *args: str, program: Sequence[str] = ()) -> str:
+    where = [f"--{name}={value}" for name, value in engine.way.items()]
+    done = subprocess.run(
+        [sys.executable, "-m", "windlass", *args, *where, *program],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -55,6 +55,13 @@ SECTIONS: dict[str, dict[str, Entry]] = {
             "windlass.cli.commands.jobs.pipeline:pipeline",
             "Run pipelines whose steps are kept by content.",
         ),
+        "tune": Entry(
+            "windlass.cli.commands.jobs.tune:tune",
+            "Search the parameters for which a command is best.",
+        ),
+        "study": Entry(
+            "windlass.cli.commands.jobs.tune:study", "Show studies of `tune` and their trials."
+        ),
         "prune": Entry(
             "windlass.cli.commands.jobs.lifecycle:prune", "Delete records of ended runs."
         ),
