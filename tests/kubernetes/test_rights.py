@@ -200,11 +200,13 @@ FILLED = {
     "namespace": "red", "run": "secret-plan", "log": "0-worker-0-u", "container": "worker",
     "number": "0", "digest": DIGEST, "box": "b" * 24, "key": "0", "token": "t",
     "node": "n1", "pod": "secret-plan-worker-0", "stepkey": "a" * 64,
+    "study": "sweep",
 }  # fmt: skip
 MISSING = FILLED | {
     "run": "other-plan", "log": "1-worker-0-u", "digest": DIGEST.replace("0", "1"),
     "box": "c" * 24, "key": "1", "token": "u", "node": "n2",
     "pod": "other-plan-worker-0", "stepkey": "b" * 64,
+    "study": "other",
 }  # fmt: skip
 """The same team, with names of things that are not there."""
 OF_RED = [
@@ -287,7 +289,8 @@ _METHODS = {
 
 VIEWED = (
     "/runs", "/runs/{run}", "/pods", "/ps", "/usage", "/statement", "/why", "/logs", "/logs/{log}",
-    "/addresses", "/externalpods", "/podmetrics", "/podmetrics/{pod}", "/steps",
+    "/addresses", "/externalpods", "/podmetrics", "/podmetrics/{pod}", "/steps", "/studies",
+    "/studies/{study}", "/trials",
 )  # fmt: skip
 """Ends of the paths in the team that its viewer may read."""
 
