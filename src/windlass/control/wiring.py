@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from windlass.control.arrays import controller as array_controller
 from windlass.control.cron import controller
-from windlass.control.model import capabilities, members, pod_indexes
+from windlass.control.dependencies import controller as dependency_controller
+from windlass.control.model import capabilities, dependencies, members, pod_indexes
 from windlass.control.pods import refused_pods
 from windlass.control.runs import (
     controller as runs_controller,
@@ -104,7 +106,7 @@ class Scheduler(ControllerGroup):
 
 
 class Controllers(ControllerGroup):
-    """Execute decisions: pods of Runs, Runs of CronRuns, silent nodes."""
+    """Execute decisions: pods of Runs, Runs of CronRuns and arrays, dependencies, silent nodes."""
 
     name = "controllers"
     lease = "windlass-controllers"
@@ -130,9 +132,25 @@ class Controllers(ControllerGroup):
                 nodes=node_lifecycle.NodeStates(seen.nodes),
                 engine=self._engine,
                 gate=start_gate.StartGate(store, seen.nodes, claims, seen.runtime_classes),
+                expires=lambda owner: dependency_controller.all_recorded(seen.runs, owner),
             ).reconcile,
             keys=lambda: [_key(each) for each in self._seen_runs],
             workers=8,
+            registry=registry,
+        )
+        self._array_runs = array_controller.Arrays(store, seen.runs)
+        self._arrays = Controller(
+            array_controller.NAME,
+            self._array_runs.reconcile,
+            keys=lambda: [
+                key for each in self._seen_runs for key in array_controller.concerns(each)
+            ],
+            registry=registry,
+        )
+        self._dependencies = Controller(
+            dependency_controller.NAME,
+            dependency_controller.Dependencies(store, seen.runs).reconcile,
+            keys=lambda: [_key(each) for each in self._seen_runs if dependencies.is_waiting(each)],
             registry=registry,
         )
         self._crons = Controller(
@@ -155,6 +173,7 @@ class Controllers(ControllerGroup):
         )
 
     def connect(self) -> None:
+        self._seen_runs.add_handler(self._array_runs.on_run)
         self._seen_runs.add_handler(self._run_changed)
         self._seen_pods.add_handler(self._pod_changed)
         self._seen_crons.add_handler(self._cron_changed)
@@ -166,14 +185,17 @@ class Controllers(ControllerGroup):
         return {
             runs_controller.NAME: self._runs.run,
             controller.NAME: self._crons.run,
+            array_controller.NAME: self._arrays.run,
+            dependency_controller.NAME: self._dependencies.run,
             node_lifecycle.NAME: self._nodes.run,
             refused_pods.NAME: self._refused.run,
         }
 
     def progress(self) -> work_report.Progress:
-        return work_report.together(
-            each.progress() for each in (self._runs, self._crons, self._nodes, self._refused)
-        )
+        ours = (
+            self._runs, self._crons, self._arrays, self._dependencies, self._nodes, self._refused,
+        )  # fmt: skip
+        return work_report.together(each.progress() for each in ours)
 
     def _engine(self) -> capabilities.Engine:
         return capabilities.Engine.read(self._facts.get(capabilities.NAME, capabilities.NAMESPACE))
@@ -193,6 +215,13 @@ class Controllers(ControllerGroup):
         changed = _either(before, after)
         if not runs_controller.only_waits(changed):
             self._runs.enqueue(_key(changed))
+        for array in array_controller.concerns(changed):
+            self._arrays.enqueue(array)
+        if dependencies.is_waiting(changed):
+            self._dependencies.enqueue(_key(changed))
+        if before is None or after is None or before.status.phase != after.status.phase:
+            for each in dependency_controller.dependents(self._seen_runs, changed):
+                self._dependencies.enqueue(_key(each))
         made_by = controller.owner_key(changed)
         if made_by is not None:
             self._crons.enqueue(made_by)

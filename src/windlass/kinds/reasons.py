@@ -36,6 +36,7 @@ class Reason(enum.StrEnum):
     WAITING_FOR_DATA = "WaitingForData"
     WAITING_FOR_MEMBERS = "WaitingForMembers"
     WAITING_TO_RETRY = "WaitingToRetry"
+    WAITING_FOR_DEPENDENCY = "WaitingForDependency"
     SUSPENDED = "Suspended"
     NO_SUCH_QUEUE = "NoSuchQueue"
     QUEUE_PAUSED = "QueuePaused"
@@ -57,6 +58,8 @@ class Reason(enum.StrEnum):
     MOUNT_FAILED = "MountFailed"
     CODE_FAILED = "CodeFailed"
     TIMEOUT = "Timeout"
+    DEPENDENCY_FAILED = "DependencyFailed"
+    INDICES_FAILED = "IndicesFailed"
     USER_STOPPED = "UserStopped"
     MISSED_START = "MissedStart"
     LAST_NOT_ENDED = "LastNotEnded"
@@ -132,6 +135,13 @@ ABOUT: Final[dict[Reason, About]] = {
         "An attempt failed and is retried; the delay grows with each attempt.",
         "Wait, or look at why the last attempt ended.",
         "kubectl get run NAME -o yaml",
+    ),
+    Reason.WAITING_FOR_DEPENDENCY: About(
+        "nobody",
+        "A run that it names with --after (spec.after) has not ended yet. Until then it takes no "
+        "place in the queue.",
+        "Wait until that run has ended, or look at why it has not.",
+        "windlass why NAME",
     ),
     Reason.SUSPENDED: About(
         "user",
@@ -265,6 +275,19 @@ ABOUT: Final[dict[Reason, About]] = {
         "(spec.duration.start).",
         "Raise the limit, or shorten the job.",
         "kubectl explain run.spec.duration",
+    ),
+    Reason.DEPENDENCY_FAILED: About(
+        "user",
+        "A run that it names with --after (spec.after) ended in another way than it needs, so it "
+        "can never start.",
+        "Correct that run and submit both again; --after NAME:any starts whatever its end.",
+        "windlass why NAME",
+    ),
+    Reason.INDICES_FAILED: About(
+        "user",
+        "All indices of the array have ended, and some of them failed.",
+        "Read the log of one that failed, then submit those indices again with --array.",
+        "windlass logs NAME --index 5",
     ),
     Reason.USER_STOPPED: About(
         "nobody",

@@ -1,8 +1,11 @@
 """The log archive: logs of a Run's pods after the pods are deleted, until the Run is deleted.
 
-    ROOT/<namespace>/<run uid>/<attempt>-<role>-<index>-<pod uid>/
+    ROOT/<namespace>/<key>/<attempt>-<role>-<index>-<pod uid>/
       <container>/log.0 ...     hard links to the log segments of the pod
       kept.json                 the pod's record; written last: an entry without it is not listed
+
+The key is the uid of the Run. Of one index of an array it is `<array uid>.<index>`, because the
+logs of an index are kept as long as the array.
 
 `agent.pods.worker` archives the logs before it deletes the pod's object, so that a log is readable
 at every moment. Archiving is idempotent. The API server reads entries (`agent.api.client`) and
@@ -44,11 +47,24 @@ _PAGE = 500
 _MAX_SEGMENTS = 100_000
 
 
+def key_of(run_uid: str, array_index: str | int | None) -> str:
+    """The key of the logs of a Run, or of one index of an array."""
+    return run_uid if array_index is None else f"{run_uid}.{array_index}"
+
+
+def uid_of(key: str) -> str:
+    """The uid of the Run, or of the array, that a key belongs to."""
+    return key.partition(".")[0]
+
+
 def member_of(pod: core.Pod) -> dict[str, Any] | None:
-    """The Run, attempt, role and index of a pod; None if no Run owns it."""
+    """The key, attempt, role and index of a pod; None if no Run owns it."""
     labels = pod.metadata.labels or {}
     owners = pod.metadata.owner_references or ()
     uid = next((each.uid for each in owners if each.kind == run.Run.resource.kind), "")
+    array, array_index = labels.get(run.LABEL_ARRAY_UID, ""), labels.get(run.LABEL_ARRAY_INDEX, "")
+    if uid and array and array_index.isdecimal():
+        uid = key_of(array, array_index)
     role = labels.get(run.LABEL_ROLE, "")
     attempt, index = labels.get(run.LABEL_ATTEMPT, ""), labels.get(run.LABEL_INDEX, "")
     valid = is_name(uid) and is_name(role) and run.LABEL_RUN in labels
@@ -267,14 +283,15 @@ async def sweep(root: Path, store: interface.Store) -> None:
     """Deletes the archived logs of deleted Runs."""
     # The archive is read before the Runs: a Run exists before any of its logs is archived.
     for namespace, archived in (await asyncio.to_thread(_archived_runs, root)).items():
-        for uid in archived - await run_uids(store, namespace):
-            await asyncio.to_thread(shutil.rmtree, root / namespace / uid, ignore_errors=True)
+        there = await run_uids(store, namespace)
+        for key in (each for each in archived if uid_of(each) not in there):
+            await asyncio.to_thread(shutil.rmtree, root / namespace / key, ignore_errors=True)
         with contextlib.suppress(OSError):
             (root / namespace).rmdir()
 
 
 def _archived_runs(root: Path) -> dict[str, set[str]]:
-    """Namespace -> uids of the Runs that have archived logs."""
+    """Namespace -> keys with archived logs."""
     if not root.is_dir():
         return {}
     return {each.name: {entry.name for entry in each.iterdir()} for each in root.iterdir()}

@@ -289,6 +289,11 @@ class AsyncRuns:
                     f"{', '.join(missing)} not found in namespace {client.namespace}, so the run "
                     "would not start; create it first, or submit with force=True"
                 )
+            if unknown := await submission.unknown_runs(client.store, [value], client.namespace):
+                raise errors.NotFound(
+                    f"after: run {', '.join(unknown)} not found in namespace {client.namespace}; "
+                    "submit it first, or submit with force=True to wait until it exists"
+                )
             await submission.refuse_unresolvable(client.store, value)
         made = await submission.create_run(client.store, wanted)
         return AsyncRunHandle(client.store, made, forced=force)

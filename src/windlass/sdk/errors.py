@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 
+from windlass.kinds.array_results import IndexResult
 from windlass.kinds.types import run
 
 
@@ -16,8 +17,17 @@ class RunFailed(Exception):
     `run` is the ended Run, `reason` its reason, `exit_code` the exit code of the job.
     """
 
-    def __init__(self, ended: run.Run) -> None:
+    def __init__(self, ended: run.Run, index: IndexResult | None = None) -> None:
         self.run = ended
+        self.index = index
+        if index is not None:
+            self.reason, self.exit_code = index.reason, index.exit_code
+            super().__init__(
+                f"index {index.index} of run {ended.name} is {index.phase} ({index.reason}, exit "
+                f"code {index.exit_code}); read its log with `windlass logs {ended.name} --index "
+                f"{index.index}`"
+            )
+            return
         self.reason = ended.status.reason
         self.exit_code = ended.status.exit_code
         status = ended.status
@@ -27,8 +37,8 @@ class RunFailed(Exception):
             f".logs() or `windlass logs {ended.name}`"
         )
 
-    def __reduce__(self) -> tuple[type[RunFailed], tuple[run.Run]]:
-        return RunFailed, (self.run,)
+    def __reduce__(self) -> tuple[type[RunFailed], tuple[run.Run, IndexResult | None]]:
+        return RunFailed, (self.run, self.index)
 
 
 class CannotRun(Exception):

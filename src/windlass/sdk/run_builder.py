@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 from windlass.kinds import annotations as known
 from windlass.kinds.types import run
 from windlass.kinds.types.meta import ObjectMeta
+from windlass.kinds.values import index_set
 from windlass.sdk.run_options import Options
 
 if TYPE_CHECKING:
@@ -110,6 +111,11 @@ def references(value: dict[str, Any]) -> list[tuple[str, str]]:
     return list(found)
 
 
+def needs_check(value: dict[str, Any]) -> bool:
+    """Whether a Run names other objects, whose existence is checked before it is submitted."""
+    return bool(references(value) or (value.get("spec") or {}).get("after"))
+
+
 def _random_suffix() -> str:
     return "".join(LETTERS[byte % len(LETTERS)] for byte in os.urandom(5))
 
@@ -120,11 +126,13 @@ async def wait(
     namespace: str,
     on_change: Callable[[run.Run], None] = lambda _run: None,
     made: run.Run | None = None,
+    array_index: int | None = None,
 ) -> run.Run:
-    """Waits until the run has ended and returns it; calls `on_change` for every state on the way.
-    NotFound if it is deleted.
+    """Waits until the run has ended, or one index of an array, and returns it; calls `on_change`
+    for every state on the way. NotFound if it is deleted.
     `made`: the Run as just created, so that it need not be read again."""
     # Imported late: a command that only builds a run does not need it.
+    from windlass.kinds import array_results
     from windlass.sdk import watching
     from windlass.store import errors
     from windlass.store.interface import ObjectList
@@ -140,7 +148,9 @@ async def wait(
                     f"run {name} was deleted while the client waited for it; submit it again"
                 )
             on_change(current)
-            if current.finished:
+            if current.finished or (
+                array_index is not None and array_results.phase_of(current, array_index)
+            ):
                 return current
     raise AssertionError("the stream of changes never ends")
 
@@ -155,6 +165,8 @@ def exit_code(ended: run.Run) -> int:
 def _spec(command: Sequence[str], options: dict[str, Any]) -> run.RunSpec:
     return run.RunSpec(
         roles=[_role(command, options)],
+        after=[after(each) for each in options.get("after") or ()] or None,
+        array=_array(options["array"]) if "array" in options else None,
         queue=options.get("queue"),
         user=options.get("user"),
         framework=options.get("framework", "process"),
@@ -191,6 +203,20 @@ def _spec(command: Sequence[str], options: dict[str, Any]) -> run.RunSpec:
         ttl_after_finished=options.get("keep"),
         **{key: options[key] for key in _SAME if key in options},
     )
+
+
+def after(entry: Any) -> run.After:
+    """`"prepare"`, `"prepare:any"`, or a handle of a run."""
+    if isinstance(entry, run.After):
+        return entry
+    name, _, when = str(getattr(entry, "name", entry)).partition(":")
+    return run.After(run=name, when=cast(Any, when or "ok"))
+
+
+def _array(text: str) -> run.Array:
+    indices, limit = index_set.split_limit(text)
+    index_set.parse_array(indices)
+    return run.Array(indices=indices, parallelism=limit)
 
 
 def _role(command: Sequence[str], options: dict[str, Any]) -> run.Role:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from windlass.kinds import codec
 from windlass.kinds.types import run
@@ -14,6 +14,10 @@ from windlass.sdk.errors import CannotRun, RunFailed
 from windlass.sdk.transfer import logs, mailbox
 from windlass.store import errors
 from windlass.store.kubernetes.client import KubernetesStore
+
+if TYPE_CHECKING:
+    from windlass.kinds.array_results import IndexResult
+    from windlass.sdk.index_handle import AsyncIndexHandle
 
 
 class AsyncRunHandle:
@@ -64,12 +68,15 @@ class AsyncRunHandle:
         return self.run
 
     async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109
-        """The return value of the function (a list by rank, if it ran in several workers).
+        """The return value of the function (a list by rank, if it ran in several workers; of an
+        array, a list by index).
 
         None for a command. Raises the exception of the function, `RunFailed`, or, unless it was
         submitted with `force`, `CannotRun` if this cluster cannot run it any more; it stays queued.
         """
         ended = await self.wait(timeout, self._refuse_unresolvable)
+        if ended.spec.array is not None and mailbox.name_for(ended):
+            return await mailbox.results_of_array(self._store, ended)
         if mailbox.name_for(ended):
             return await mailbox.results(self._store, ended)
         if ended.status.phase != "Succeeded":
@@ -99,9 +106,24 @@ class AsyncRunHandle:
         """The log lines of the replicas, of the last attempt by default; with `follow` until
         the run ends."""
         choice = logs.Choice(
-            self.name, self.namespace, role, rank, attempt, tail, since_seconds(since)
-        )
+            self.name, self.namespace, role, rank, attempt, tail, since_seconds(since),
+            array=self.run.spec.array is not None,
+        )  # fmt: skip
         return logs.stream(self._store, choice, following=follow)
+
+    def index(self, number: int) -> AsyncIndexHandle:
+        """One index of an array. ValueError if it does not have it."""
+        from windlass.kinds import array_results
+        from windlass.sdk import index_handle
+
+        array_results.result_of(self.run, number)
+        return index_handle.AsyncIndexHandle(self._store, self.run, number)
+
+    async def results(self) -> list[IndexResult]:
+        """How each index of an array ended, ascending; the phase is "" of one that has not."""
+        from windlass.kinds import array_results
+
+        return array_results.results(await self.refresh())
 
     async def why(self) -> str:
         """Why the run waits or failed, when it starts, and what to do."""
@@ -171,6 +193,9 @@ class AsyncRunHandle:
             spec=old.spec,
         )
         again.spec.stop = again.spec.suspend = False
+        again.spec.after = None  # the old run has waited for them
+        if again.spec.array is not None:
+            again.spec.array.stop = ""
         return AsyncRunHandle(self._store, await submission.create_run(self._store, again))
 
     async def exec(

@@ -8,7 +8,7 @@ share them. Each option sets one field of the Run. For other fields write the ob
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from windlass.kinds.types import run
 
@@ -68,6 +68,12 @@ class Options(TypedDict, total=False):
     suspend: bool
     """Submit the run suspended."""
     user: str
+
+    after: Sequence[Any]
+    """Runs that must have ended before: handles, or names as "prepare", "prepare:any",
+    "prepare:failed". Default: they must have succeeded."""
+    array: str
+    """Run it once for each index: "0-99", at most eight at a time: "0-99%8"."""
 
     # where
     gang: bool

@@ -8,6 +8,7 @@ name.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from windlass.kinds import annotations as known
@@ -78,6 +79,48 @@ async def missing(store: KubernetesStore, value: dict[str, Any], namespace: str)
         except errors.Forbidden:
             continue
     return found
+
+
+async def unknown_runs(
+    store: KubernetesStore, values: Sequence[dict[str, Any]], namespace: str
+) -> list[str]:
+    """Runs that these Runs wait for and that neither exist nor are among them."""
+    together = {(value.get("metadata") or {}).get("name") for value in values}
+    names = {
+        each["run"] for value in values for each in (value.get("spec") or {}).get("after") or ()
+    }
+    found = []
+    for name in sorted(names - together):
+        try:
+            await store.get(run.Run, name, namespace)
+        except errors.NotFound:
+            found.append(name)
+    return found
+
+
+def cycle(values: Sequence[dict[str, Any]]) -> list[str]:
+    """Names of Runs of which each waits for the next, and the last for the first; or none."""
+    waits_for = {
+        value["metadata"].get("name"): [
+            each["run"] for each in (value.get("spec") or {}).get("after") or ()
+        ]
+        for value in values
+    }
+    finished: set[str] = set()
+    for start in waits_for:
+        path: list[str] = []
+        pending = [(start, 0)]
+        while pending:
+            name, depth = pending.pop()
+            del path[depth:]
+            if name in path:
+                return path[path.index(name) :]
+            if name in finished or name not in waits_for:
+                continue
+            path.append(name)
+            pending += [(each, depth + 1) for each in waits_for[name]]
+        finished.add(start)
+    return []
 
 
 def _is_same(found: run.Run, metadata: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack
 
 from windlass.kinds.types import core, cronrun, queue, reservation
 from windlass.kinds.types import run as run_kind
@@ -27,6 +27,10 @@ from windlass.sdk.async_client import (
 from windlass.sdk.run_handle import AsyncRunHandle, ExecResult
 from windlass.sdk.run_options import Options
 from windlass.sdk.transfer import logs
+
+if TYPE_CHECKING:
+    from windlass.kinds.array_results import IndexResult
+    from windlass.sdk.index_handle import IndexHandle
 
 T = TypeVar("T", bound=Object)
 
@@ -102,6 +106,16 @@ class RunHandle:
                 follow=follow, role=role, rank=rank, attempt=attempt, since=since, tail=tail
             )
         )
+
+    def index(self, number: int) -> IndexHandle:
+        """One index of an array: `handle.index(7).logs()`."""
+        from windlass.sdk import index_handle
+
+        return index_handle.IndexHandle(self.aio.index(number))
+
+    def results(self) -> list[IndexResult]:
+        """How each index of an array ended, ascending; the phase is "" of one that has not."""
+        return event_loop_thread.call(self.aio.results())
 
     def why(self) -> str:
         """Why the run waits or failed, and when it starts."""

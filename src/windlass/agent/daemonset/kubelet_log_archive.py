@@ -19,7 +19,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ class KubeletLogArchive:
         if folder.is_dir():
             record = {
                 **member, "pod": pod.name, "uid": pod.uid, "namespace": pod.namespace,
-                "runName": (pod.metadata.labels or {})[run.LABEL_RUN], **_times(pod),
+                "runName": _run_name(pod.metadata.labels or {}), **_times(pod),
             }  # fmt: skip
             fresh = folder / f"{RECORD}.new"
             fresh.write_text(json.dumps(record))
@@ -93,6 +93,11 @@ class KubeletLogArchive:
                 if record is not None:
                     found.append(ArchivedPod(path.parent, record))
         return found
+
+
+def _run_name(labels: Mapping[str, str]) -> str:
+    """The Run that keeps the logs: that of the pod, or its array."""
+    return labels.get(run.LABEL_ARRAY) or labels[run.LABEL_RUN]
 
 
 def _times(pod: core.Pod) -> dict[str, str | None]:

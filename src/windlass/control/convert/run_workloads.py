@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from windlass.control.convert import node_facts, runtime_classes
 from windlass.control.model import capabilities as engines
-from windlass.control.model import members, retry, run_view, unsupported
+from windlass.control.model import dependencies, members, retry, run_view, unsupported
 from windlass.control.volumes.topology import Reach
 from windlass.core.cluster.constraints import NAME_FIELD
 from windlass.core.model import gangs, run_spec, types
@@ -112,9 +112,11 @@ def queue_of(owner: run.Run, owners: Mapping[str, str]) -> str:
 
 
 def waits(owner: run.Run) -> bool:
-    """It has no assignment and is not being deleted; gated ones wait, too, with a reason."""
+    """It has no assignment and is not being deleted; gated ones wait, too, with a reason. Of an
+    array the Runs of its indices wait, and not the array itself."""
     return (
         owner.status.phase == "Queued"
+        and owner.spec.array is None
         and not owner.metadata.deletion_timestamp
         and not owner.spec.stop
         and not holds_assignment(owner)
@@ -186,7 +188,7 @@ def read_workload(
         preemptions=_preempted_before(owner),
         history_key=f"{owner.namespace}/{spec.user or ''}",
         not_before=retry.retry_at(owner),
-        hold_reason=_hold_reason(spec, levels, engine, reach, runtime),
+        hold_reason=_hold_reason(owner, levels, engine, reach, runtime),
         lately=retry.lately(owner),
         # A run without retries after a preemption would fail by a move.
         movable=spec.placement.movable and "Preempted" in spec.retries.causes,
@@ -521,12 +523,13 @@ def _dislikes(avoid: Iterable[str] | None) -> tuple[types.Preference, ...]:
 
 
 def _hold_reason(
-    spec: run.RunSpec,
+    owner: run.Run,
     levels: node_facts.Levels,
     engine: engines.Engine | None,
     reach: Reach,
     runtime: runtime_classes.Addition,
 ) -> tuple[Reason, str] | None:
+    spec = owner.spec
     if spec.suspend:
         return Reason.SUSPENDED, "suspended by spec.suspend"
     problem = unsupported.unsupported(spec, engine)
@@ -542,6 +545,8 @@ def _hold_reason(
         return Reason.UNSUPPORTED, problem
     if runtime.problem:
         return Reason.ADMISSION_REFUSED, runtime.problem
+    if (held := dependencies.hold(owner)) is not None:
+        return held
     return (Reason.WAITING_FOR_DATA, reach.problem) if reach.problem else None
 
 

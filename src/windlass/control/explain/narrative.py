@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from windlass.control.convert import pod_workloads
-from windlass.control.explain import shares
+from windlass.control.explain import arrays, shares
 from windlass.control.explain.service import Place, Row, Waiting
+from windlass.control.model import dependencies
 from windlass.control.scheduler import assignment
 from windlass.core.explain import counterfactuals, explain
 from windlass.core.explain.counterfactuals import Change
 from windlass.core.verdicts import formatting
 from windlass.kinds import reasons
-from windlass.kinds.types.run import Run
+from windlass.kinds.types.run import After, Run
 from windlass.kinds.values import times
 
 Find = Callable[[str], Run | None]
@@ -27,6 +28,7 @@ MaySee = Callable[[str], bool]
 _SHOWN_HOLDERS = 5
 _NOTHING = "No action needed."
 _UNTIL = {
+    reasons.Reason.WAITING_FOR_DEPENDENCY: "Until then it takes no place in the queue.",
     reasons.Reason.SUSPENDED: "It stays suspended until it is resumed.",
     reasons.Reason.QUEUE_PAUSED: "It waits until the queue is resumed.",
     reasons.Reason.BUDGET_EXHAUSTED: "It waits until the next period of the budget begins, or the "
@@ -86,6 +88,8 @@ def of_waiting(
         more = "more nodes" if verdict.resource == "members" else "a larger node"
         about["remedy"] = f"{smaller} ({_FLAGS[verdict.resource]}), or have {more} added."
     answer |= {"reason": str(verdict.reason), "message": verdict.message}
+    if verdict.reason is reasons.Reason.WAITING_FOR_DEPENDENCY:
+        return answer | about | _outside_the_queue(found, verdict.message)
     sentences = [_sentence(f"it waits: {_without_start(verdict.message)}")]
     place = found.place
     if place.of > 1 and verdict.reason is not reasons.Reason.IMPOSSIBLE:
@@ -97,6 +101,19 @@ def of_waiting(
     sentences += [_sentence(each["message"]) for each in answer["wouldStart"]]
     answer["sentences"] = sentences
     return answer | about
+
+
+def _outside_the_queue(found: Waiting, message: str) -> dict[str, Any]:
+    """For a run that waits for other runs: it has no place, and no capacity would help."""
+    return {
+        "queue": {"name": found.place.queue},
+        "holders": [],
+        "wouldStart": [],
+        "sentences": [
+            _sentence(f"it waits: {message}"),
+            _UNTIL[reasons.Reason.WAITING_FOR_DEPENDENCY],
+        ],
+    }
 
 
 def _standings(found: Waiting) -> dict[str, Any]:
@@ -127,6 +144,8 @@ def of_other(
     if status.exit_code is not None:
         answer["exitCode"] = status.exit_code
     sentences = [_phase_sentence(run, now)]
+    if run.spec.array is not None and run.status.phase != "Queued":
+        sentences += arrays.sentences(run)
     if status.phase == "Running":
         if status.message.startswith(assignment.INCOMPLETE):
             sentences.append(_sentence(f"It is {status.message}"))
@@ -141,6 +160,22 @@ def of_other(
         sentences.append(_last_restart(run, now))
     answer["sentences"] = sentences
     return answer | (_about(status.reason) if status.phase != "Succeeded" else {})
+
+
+def dependency(after: After, awaited: Run | None, end: float | None, now: datetime.datetime) -> str:
+    """What is known of a run that another one waits for."""
+    wanted = f"Run {after.run} must {dependencies.WANTED[after.when]} first"
+    if awaited is None:
+        return f"{wanted}; it does not exist yet."
+    status, about = awaited.status, awaited.status.phase
+    if status.phase == "Queued" and status.message:
+        about += f" ({status.message.removesuffix('.')})"
+    if status.queue is not None and status.queue.expected_start:
+        start = times.parse(status.queue.expected_start).timestamp()
+        about += f", expected to start {_moment(start, now)}"
+    if end is not None:
+        about += f", estimated end {_moment(end, now)}"
+    return f"{wanted}; it is {about}."
 
 
 def row(found: Row) -> dict[str, Any]:
@@ -165,6 +200,8 @@ def row(found: Row) -> dict[str, Any]:
         "created": run.metadata.creation_timestamp,
         "since": _since(run),
     }
+    if run.spec.array is not None:
+        answer["array"] = arrays.row(run)
     if status.exit_code is not None:
         answer["exitCode"] = status.exit_code
     if status.progress is not None and status.progress.fraction is not None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from windlass.control.convert import external_pods, node_facts, pod_workloads, run_workloads
-from windlass.control.explain import shares
+from windlass.control.explain import arrays, shares
 from windlass.control.runtime.informers import InformerFactory
 from windlass.control.scheduler.cache import cluster_state, pod_cache
 from windlass.core.cycle import cycle
@@ -29,6 +29,7 @@ from windlass.core.explain import counterfactuals, explain
 from windlass.core.model import types
 from windlass.core.queueing import queue_order
 from windlass.core.snapshot.snapshot import Snapshot
+from windlass.kinds import reasons
 from windlass.kinds.types import core
 from windlass.kinds.types.run import Run
 from windlass.kinds.values import times
@@ -149,6 +150,10 @@ class Explainer:
 
     def run(self, uid: str) -> Run | None:
         return self._cache.run(uid)
+
+    def named(self, namespace: str, name: str) -> Run | None:
+        """A Run by its name."""
+        return self._informers.runs.get(name, namespace)
 
     def namespaces(self) -> list[str]:
         """Namespaces that have Runs."""
@@ -277,7 +282,11 @@ class Explainer:
         self, snapshot: Snapshot, workload: types.Workload, now: float, expected: float | None
     ) -> Waiting:
         ordering = snapshot.ordering(now)
-        line = list(snapshot.pending_in_order(workload.queue, ordering))
+        line = [
+            each
+            for each in snapshot.pending_in_order(workload.queue, ordering)
+            if each.key == workload.key or not _is_outside(each)
+        ]
         at = next(number for number, each in enumerate(line) if each.key == workload.key)
         chosen = {workload.key, *(each.key for each in line[max(0, at - AHEAD) : at])}
         complete = _add_heads(snapshot, chosen, workload.queue, ordering) and at <= AHEAD + HEADS
@@ -310,7 +319,9 @@ class Explainer:
         queues = {snapshot.waiting[uid].queue for uid in by_uid if uid in snapshot.waiting}
         chosen: list[tuple[int, int, types.Workload]] = []
         for name in sorted(queues):
-            line = list(snapshot.pending_in_order(name, ordering))
+            line = [
+                each for each in snapshot.pending_in_order(name, ordering) if not _is_outside(each)
+            ]
             mine = [(at, len(line), each) for at, each in enumerate(line, 1) if each.key in by_uid]
             chosen += mine[:most]
         chosen = sorted(chosen, key=lambda each: (each[0], each[2].queue))[:most]
@@ -328,8 +339,14 @@ class Explainer:
             start = _expected_start(run) or starts.get(workload.key)
             place = Place(workload.queue, position, of)
             yield Row(run, workload.queue, place, verdicts.get(workload.key), start)
-        # Runs that do not wait in the snapshot yet: just created, or just requeued.
-        fresh = [uid for uid in by_uid if uid not in shown and uid not in snapshot.waiting]
+        # Runs that do not wait in the snapshot yet: just created, or just requeued. And those that
+        # take no place in a queue: arrays, whose indices do, and runs that wait for others.
+        waiting_now = snapshot.waiting
+        fresh = [
+            uid
+            for uid in by_uid
+            if uid not in shown and (uid not in waiting_now or _is_outside(waiting_now[uid]))
+        ]
         for uid in fresh[: max(0, most - len(chosen))]:
             yield Row(by_uid[uid], self._queue(snapshot, by_uid[uid]))
 
@@ -409,10 +426,16 @@ class Explainer:
                 run
                 for group in groups
                 for run in group.get(name, {}).values()
-                if wanted is None or wanted(run)
+                if (wanted is None or wanted(run)) and not arrays.is_part(run, self.run)
             ]
             for name in _STATES
         }
+
+
+def _is_outside(workload: types.Workload) -> bool:
+    """Whether it takes no place in the queue: a run that it waits for has not ended."""
+    held = workload.hold_reason
+    return held is not None and held[0] is reasons.Reason.WAITING_FOR_DEPENDENCY
 
 
 def _state_of(run: Run) -> str:

@@ -21,6 +21,7 @@ import msgspec
 
 from windlass.control.model import (
     attempts,
+    dependencies,
     members,
     pod_indexes,
     ports,
@@ -71,6 +72,7 @@ def only_waits(owner: run.Run) -> bool:
     reason of each from time to time."""
     return (
         owner.status.phase == "Queued"
+        and dependencies.state(owner) != "Never"
         and owner.status.assignment is None
         and not owner.spec.stop
         and not owner.metadata.deletion_timestamp
@@ -89,6 +91,7 @@ class Runs:
         nodes: node_lifecycle.NodeStates | None = None,
         engine: Callable[[], Engine] = Engine,
         gate: start_gate.StartGate | None = None,
+        expires: Callable[[run.Run], bool] = lambda _owner: True,
         now: Callable[[], datetime.datetime] = times.now,
         clock: Callable[[], float] = leader_election.steady_clock,
     ) -> None:
@@ -100,6 +103,8 @@ class Runs:
         """None: all nodes are ready, and have no addresses."""
         self._engine = engine
         self._gate = gate or start_gate.StartGate(store)
+        self._expires = expires
+        """Whether a finished Run may be deleted once its time has come."""
         self._builds = environment_builds.Builds(store, pods)
         self._ports = ports.Ports()
         self._expectations = expectations.PodExpectations()
@@ -119,6 +124,9 @@ class Runs:
         return await self._steps(owner)
 
     async def _steps(self, owner: run.Run) -> controller.Result:
+        if owner.spec.array is not None:  # `control.arrays` runs it
+            await self._let_go(owner)
+            return controller.DONE
         for _ in range(_STEPS_AT_ONCE):
             shown = self._pods.by(pod_indexes.BY_RUN, owner.uid)
             blocked = await self._blocked(owner, shown)
@@ -204,6 +212,8 @@ class Runs:
         await all_of(self._delete(pod) for pod in plan.delete)
         written = await self._write(owner, move) if move is not None else None
         await all_of(self._delete(pod, grace_seconds=0) for pod in plan.force)
+        if plan.delete_run and not self._expires(owner):
+            return "a run that waits for its end has not noted it yet", None
         if plan.delete_run:
             uid = interface.Preconditions(uid=owner.uid)
             await self._store.delete(run.Run, owner.name, owner.namespace, preconditions=uid)

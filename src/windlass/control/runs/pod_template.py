@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from windlass import frameworks
-from windlass.control.model import attempts, members, pod_setup, ports
+from windlass.control.model import array_runs, attempts, members, pod_setup, ports
 from windlass.control.model import capabilities as engines
 from windlass.frameworks import group as groups
 from windlass.frameworks import group_file as orders
@@ -158,6 +158,7 @@ class _Pod:
     def _labels(self, overrides: run.Overrides) -> dict[str, str]:
         return {
             **(overrides.labels or {}),
+            **array_runs.labels_of(self.owner),
             run.LABEL_RUN: self.owner.name,
             run.LABEL_ATTEMPT: str(self.owner.status.attempt),
             run.LABEL_ROLE: self.role.name,

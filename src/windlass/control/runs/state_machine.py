@@ -6,6 +6,7 @@ or one note, pods to create, pods to delete, and when to reconcile again.
 state, and what pods do not show (started and restarted replicas) is noted before it is done.
 
     Queued -> Starting -> Running -> Succeeded | Failed | Stopped
+    Queued -> Failed, when a dependency can never be met
                  \\___________\\_> Stopping -> the same, or Queued for another attempt
 """
 
@@ -17,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from windlass.control.model import attempts, members, retry
+from windlass.control.model import attempts, dependencies, members, retry
 from windlass.control.model.run_view import Member, Node, View, resizes_live
 from windlass.control.runs import pod_template, usage_intervals
 from windlass.core.verdicts import formatting
@@ -26,7 +27,7 @@ from windlass.kinds.types import core
 from windlass.kinds.values import duration, times
 
 ALLOWED: dict[str, frozenset[str]] = {
-    "Queued": frozenset({"Starting", "Stopped"}),
+    "Queued": frozenset({"Starting", "Failed", "Stopped"}),
     "Starting": frozenset({"Running", "Stopping", "Queued", "Succeeded", "Failed", "Stopped"}),
     "Running": frozenset({"Stopping", "Queued", "Succeeded", "Failed", "Stopped"}),
     "Stopping": frozenset({"Queued", "Succeeded", "Failed", "Stopped"}),
@@ -98,6 +99,8 @@ def _queued(view: View) -> Plan:
         return Plan(move=_end(view, Reason.USER_STOPPED, _BY_USER))
     if view.older:
         return _clear(view, view.older)
+    if dependencies.state(owner) == "Never":
+        return Plan(move=_end(view, Reason.DEPENDENCY_FAILED, dependencies.failure(owner)))
     wanted = view.wanted
     # The present scheduler first confirms or withdraws an assignment of an earlier leader.
     if owner.spec.suspend or not wanted or not view.is_current():

@@ -12,7 +12,7 @@ import functools
 from types import TracebackType
 from typing import Any, TypeVar
 
-from windlass.control.model import capabilities, pod_indexes, policy
+from windlass.control.model import capabilities, pod_indexes, policy, run_indexes
 from windlass.kinds.types import cluster, core, cronrun, meta, pricelist, queue, reservation
 from windlass.kinds.types.run import Run
 from windlass.store import interface
@@ -50,7 +50,7 @@ class InformerFactory:
 
     @functools.cached_property
     def runs(self) -> Informer[Run]:
-        return self._add(Informer(self._store, Run))
+        return self._add(Informer(self._store, Run, indexes=run_indexes.ALL))
 
     @functools.cached_property
     def queues(self) -> Informer[queue.Queue]:

@@ -159,6 +159,12 @@ def _kept(change: cel_rules.Change) -> Object:
             f"o.name == r.name && {broken}))",
             "message": f"spec.roles[].{change.path}: {change.message}",
         }
+    if change.struct is run.Array:
+        kept = change.cel.format(new="object.spec.array", old="oldObject.spec.array")
+        return {
+            "expression": f"!has(object.spec.array) || !has(oldObject.spec.array) || ({kept})",
+            "message": f"spec.array.{change.path}: {change.message}",
+        }
     return {
         "expression": change.cel.format(new="object.spec", old="oldObject.spec"),
         "message": f"spec.{change.path}: {change.message}",

@@ -23,7 +23,7 @@ import msgspec
 
 from windlass.kinds.types import cronrun, pricelist, queue, reservation, run
 from windlass.kinds.types.meta import Object
-from windlass.kinds.values import quantity, times
+from windlass.kinds.values import index_set, quantity, times
 
 Json = dict[str, Any]
 
@@ -66,10 +66,13 @@ NAMED_SCHEDULES: Final = {
     "@annually": "0 0 1 1 *",
 }
 MUTABLE: Final = {
-    run.RunSpec: {"priority", "queue", "suspend", "stop", "roles", "duration", "ttlAfterFinished"},
+    run.RunSpec: {
+        "priority", "queue", "suspend", "stop", "roles", "duration", "array", "ttlAfterFinished",
+    },
     run.Role: {"replicas", "minReplicas"},
-}
-"""Fields of an unfinished Run that may change; of `roles` only those listed for Role."""
+    run.Array: {"parallelism", "stop"},
+}  # fmt: skip
+"""Fields of an unfinished Run that may change; of `roles` and `array` only those listed."""
 
 
 def _short_name(kind: type[msgspec.Struct], limit: int, made: str) -> Rule:
@@ -113,6 +116,20 @@ def _completion_role_exists(spec: Json) -> bool:
     if "completion" not in spec:
         return True
     return any(role.get("name") == spec["completion"]["role"] for role in spec["roles"])
+
+
+def _indices_read(array: Json) -> bool:
+    try:
+        return bool(index_set.parse_array(array["indices"]))
+    except ValueError:
+        return False
+
+
+def _stop_reads(array: Json) -> bool:
+    try:
+        return index_set.parse(array.get("stop") or "") >= 0
+    except ValueError:
+        return False
 
 
 def _lends_what_it_has(spec: Json) -> bool:
@@ -252,6 +269,15 @@ RULES: Final[tuple[Rule, ...]] = (
     _short_name(run.Run, run.MAX_NAME, "pods"),
     _short_name(cronrun.CronRun, cronrun.MAX_NAME, "Runs"),
     Rule(
+        run.Array, "indices",
+        "must be 1 to 10000 indices, each range with its lower end first, such as 0-99 or 1,4,7",
+        "", _indices_read,
+    ),
+    Rule(
+        run.Array, "stop", "must have the lower end of each range first, such as 3-5", "",
+        _stop_reads,
+    ),
+    Rule(
         queue.Queue, "spec.parent", "a queue cannot be its own parent",
         "!has(self.spec) || !has(self.spec.parent) || self.spec.parent != self.metadata.name",
         _own_parent,
@@ -380,11 +406,17 @@ def _same_roles(new: Json, old: Json) -> bool:
 CHANGES: Final[tuple[Change, ...]] = (
     *_living(run.RunSpec),
     *_living(run.Role),
+    *_living(run.Array),
     *_never_edited(),
     Change(
         run.Run, run.RunSpec, "stop", "a stopped Run cannot be resumed; submit it again",
         lambda new, old: not old.get("stop") or bool(new.get("stop")),
         "!has({old}.stop) || !{old}.stop || (has({new}.stop) && {new}.stop)",
+    ),
+    Change(
+        run.Run, run.RunSpec, "array", "cannot be added or removed; create a new Run",
+        lambda new, old: ("array" in new) == ("array" in old),
+        "has({new}.array) == has({old}.array)",
     ),
     Change(
         run.Run, run.RunSpec, "roles",

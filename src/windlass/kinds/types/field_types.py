@@ -97,6 +97,13 @@ TimeZone = Annotated[
     str, text("[A-Za-z][A-Za-z0-9_+/-]*", 64, "be a time zone such as UTC or Europe/Berlin")
 ]
 
+_INDICES: Final = "[0-9]{1,5}(-[0-9]{1,5}(:[0-9]{1,5})?)?"
+_INDICES_LIKE: Final = "be indices such as 0-99, 0-99:2 or 1,4,7"
+Indices = Annotated[str, text(f"{_INDICES}(,{_INDICES})*", 2048, _INDICES_LIKE)]
+"""A set of array indices; `kinds.values.index_set` reads it."""
+
+IndicesOrNone = Annotated[str, text(f"({_INDICES}(,{_INDICES})*)?", 2048, _INDICES_LIKE)]
+
 Text = Annotated[str, Meta(max_length=1024)]
 Script = Annotated[str, Meta(max_length=65536)]
 Argument = Annotated[str, Meta(max_length=65536)]

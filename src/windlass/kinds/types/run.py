@@ -20,13 +20,17 @@ from windlass.kinds.types import field_types
 from windlass.kinds.types.meta import Object, Struct
 from windlass.kinds.types.resource import Column, Resource
 from windlass.kinds.types.run_status import AVOIDED as AVOIDED
+from windlass.kinds.types.run_status import FAILURES as FAILURES
 from windlass.kinds.types.run_status import FINISHED as FINISHED
 from windlass.kinds.types.run_status import HELD as HELD
 from windlass.kinds.types.run_status import HISTORY_LENGTH as HISTORY_LENGTH
 from windlass.kinds.types.run_status import MOVES as MOVES
+from windlass.kinds.types.run_status import ArrayStatus as ArrayStatus
 from windlass.kinds.types.run_status import Assignment as Assignment
+from windlass.kinds.types.run_status import Dependency as Dependency
 from windlass.kinds.types.run_status import Eviction as Eviction
 from windlass.kinds.types.run_status import Held as Held
+from windlass.kinds.types.run_status import IndexFailure as IndexFailure
 from windlass.kinds.types.run_status import Member as Member
 from windlass.kinds.types.run_status import Phase as Phase
 from windlass.kinds.types.run_status import Progress as Progress
@@ -40,6 +44,14 @@ LABEL_ATTEMPT: Final = "windlass.dev/attempt"
 LABEL_ROLE: Final = "windlass.dev/role"
 LABEL_INDEX: Final = "windlass.dev/index"
 """The four labels that identify the replica of a pod."""
+
+LABEL_ARRAY: Final = "windlass.dev/array"
+LABEL_ARRAY_UID: Final = "windlass.dev/array-uid"
+LABEL_ARRAY_INDEX: Final = "windlass.dev/array-index"
+"""On the Run and the pods of one index of an array: name and uid of the array, and the index."""
+
+FINALIZER_ARRAY: Final = "windlass.dev/array"
+"""Keeps the Run of an index until its result is in the status of the array."""
 
 FINALIZER_LEDGER: Final = "windlass.dev/ledger"
 """Keeps a Run until the ledger has recorded its usage."""
@@ -365,9 +377,33 @@ class Overrides(Struct):
     node. A run with claims waits with the reason Unsupported."""
 
 
+class After(Struct, kw_only=True):
+    """Another run that must have ended before this one starts."""
+
+    run: field_types.ObjectName
+    """Name of a Run in the same namespace."""
+    when: Literal["ok", "any", "failed"] = "ok"
+    """`ok`: it must succeed. `any`: it must end. `failed`: it must end without success. A run whose
+    condition can no longer be met ends with the reason DependencyFailed."""
+
+
+class Array(Struct, kw_only=True):
+    """The same job many times, each with an index of its own."""
+
+    indices: field_types.Indices
+    """Indices as ranges, with a step or as a list: `0-99`, `0-99:2`, `1,4,7`; at most 10,000.
+    Each index is a run of its own for placement, quota, preemption, retries and usage."""
+    parallelism: Annotated[int, Meta(ge=1, le=10000)] | None = None
+    """How many indices may run at the same time. May change while the array is active."""
+    stop: field_types.IndicesOrNone = ""
+    """Indices to stop, as `3-5,9`; those that have not started never start. May grow while the
+    array is active."""
+
+
 class RunSpec(Struct, kw_only=True):
-    """What to run. priority, queue, suspend, stop, replicas, minReplicas, duration and
-    ttlAfterFinished may change while the run is active; the rest is immutable."""
+    """What to run. priority, queue, suspend, stop, replicas, minReplicas, duration,
+    array.parallelism, array.stop and ttlAfterFinished may change while the run is active; the rest
+    is immutable."""
 
     queue: field_types.ObjectName | None = None
     """The queue of the run. Default: the queue that owns the namespace, else `default`."""
@@ -384,6 +420,10 @@ class RunSpec(Struct, kw_only=True):
     """The run does not start, or is stopped by the checkpoint contract, until this is false."""
     stop: bool = False
     """Stop the run by the checkpoint contract. The record stays. This cannot be undone."""
+    after: Annotated[list[After], field_types.keyed("run", 64)] | None = None
+    """Runs that must have ended before this one takes part in the queue."""
+    array: Array | None = None
+    """Runs the job once for each index: `WINDLASS_ARRAY_INDEX` in every replica."""
     framework: Framework = "process"
     """The framework that connects the replicas."""
     completion: Completion | None = None

@@ -1,7 +1,8 @@
 """The status of a Run. Only the platform writes it.
 
-The scheduler writes `assignment`, `nomination`, `eviction` and `queue`; the run controller writes
-the rest. `kinds.types.run` re-exports these names.
+The scheduler writes `assignment`, `nomination`, `eviction` and `queue`, the dependency controller
+`after`; the run controller writes the rest, or of an array the array controller.
+`kinds.types.run` re-exports these names.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ MOVES: Final = 16
 HISTORY_LENGTH: Final = 50
 AVOIDED: Final = 16
 HELD: Final = 128
+FAILURES: Final = 65
 
 
 class Member(Struct):
@@ -129,6 +131,55 @@ class Held(Struct, kw_only=True):
     """Their nodes and devices, once `assignment` no longer has them."""
 
 
+class Dependency(Struct, kw_only=True):
+    """What is known of a run of `spec.after`."""
+
+    run: str
+    """Its name."""
+    uid: str = ""
+    """The Run that was found by this name first; a later one of the same name does not count."""
+    phase: str = ""
+    """Its phase; empty: it does not exist yet; Deleted: it was deleted before its end was seen;
+    Cycle: it waits for this run."""
+    outcome: Literal["Waiting", "Met", "Never"] = "Waiting"
+    """Whether the condition is met. Met and Never do not change any more, also if the run is
+    deleted."""
+
+
+class IndexFailure(Struct, kw_only=True):
+    """Indices of an array that failed in the same way."""
+
+    reason: str
+    """Reason; see Reasons."""
+    exit_code: int | None = None
+    """Exit code, if the command ended with one."""
+    indices: str
+    """Which indices: `5,8-9`."""
+
+
+class ArrayStatus(Struct, kw_only=True):
+    """The state of the indices of an array. Those that are not named have not been created."""
+
+    total: int = 0
+    """Number of indices."""
+    running: int = 0
+    """How many have capacity now."""
+    succeeded: int = 0
+    """How many succeeded."""
+    failed: int = 0
+    """How many failed."""
+    stopped: int = 0
+    """How many were stopped."""
+    active_indices: str = ""
+    """Indices that run or wait in the queue."""
+    succeeded_indices: str = ""
+    """Indices that succeeded."""
+    stopped_indices: str = ""
+    """Indices that were stopped."""
+    failures: Annotated[list[IndexFailure], Meta(max_length=FAILURES)] | None = None
+    """Indices that failed, by reason and exit code."""
+
+
 class RunStatus(Struct):
     """The state of the run. Only the platform writes it."""
 
@@ -148,6 +199,10 @@ class RunStatus(Struct):
     """Admitted, Started, Complete, Failed, each with the time of its last change."""
     queue: QueuePlace | None = None
     """Position in the queue."""
+    after: Annotated[list[Dependency], Meta(max_length=64)] | None = None
+    """What is known of the runs of `spec.after`."""
+    array: ArrayStatus | None = None
+    """The indices of an array."""
     assignment: Assignment | None = None
     """Nodes and devices of the current attempt."""
     nomination: Assignment | None = None

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from windlass.control.convert import node_facts
-from windlass.control.model import members
+from windlass.control.model import array_runs, members
 from windlass.core.model import types as corefacts
 from windlass.kinds.types import core, run
 from windlass.kinds.values import quantity, times
@@ -65,7 +65,10 @@ def run_usage(
     owner: run.Run, queue: str, nodes: Nodes, pods: Mapping[Member, str] | None = None
 ) -> RunUsage:
     """The usage of its replicas. `pods`: uids of the pods that exist."""
-    party = Party(owner.uid, owner.namespace, owner.spec.user or "", owner.name, queue)
+    part = array_runs.identity(owner)
+    # The indices of an array are summed up under its name.
+    name = owner.name if part is None else part.array
+    party = Party(owner.uid, owner.namespace, owner.spec.user or "", name, queue)
     roles = {role.name: role for role in owner.spec.roles}
     holds: list[Hold] = []
     missing: list[tuple[Member, int, int | None]] = []

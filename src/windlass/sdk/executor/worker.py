@@ -146,6 +146,8 @@ def main(box: Mailbox) -> int:
     try:
         if os.environ.get("WINDLASS_CALLS_MODE") == "run":
             rank = os.environ.get("WINDLASS_RANK") or os.environ.get("WINDLASS_INDEX", "0")
+            if index := os.environ.get("WINDLASS_ARRAY_INDEX"):
+                rank = f"{index}-{rank}"
             result = perform(box.fetch("function"))
             box.put(rank, result)
             if result[:1] == b"E":

@@ -56,6 +56,8 @@ class Line:
     index: int
     text: str
     attempt: int = 0
+    array_index: int | None = None
+    """The index of the array, if the run is one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,10 +73,16 @@ class Choice:
     tail: int | None = None
     since: int | None = None
     """Only lines of the last N seconds."""
+    array: bool = False
+    """The run is an array."""
+    array_index: int | None = None
+    """One index of the array; None: all that run."""
 
     @property
     def labels(self) -> str:
-        parts = [f"{run.LABEL_RUN}={self.run}"]
+        parts = [f"{run.LABEL_ARRAY if self.array else run.LABEL_RUN}={self.run}"]
+        if self.array_index is not None:
+            parts.append(f"{run.LABEL_ARRAY_INDEX}={self.array_index}")
         parts += [f"{run.LABEL_ROLE}={self.role}"] if self.role else []
         parts += [f"{run.LABEL_INDEX}={self.index}"] if self.index is not None else []
         parts += [f"{run.LABEL_ATTEMPT}={self.attempt}"] if isinstance(self.attempt, int) else []
@@ -99,6 +107,7 @@ class _ReplicaLog:
     uid: str
     kept: str = ""
     """The name of its archived log; empty if the pod exists."""
+    array_index: int | None = None
 
 
 Sink = Callable[[Line], None]
@@ -146,7 +155,9 @@ async def follow(
     watcher = asyncio.create_task(readers.watch())
     try:
         on_the_way = _unless_finished(on_change)
-        waiting = run_builder.wait(store, choice.run, choice.namespace, on_the_way, made)
+        waiting = run_builder.wait(
+            store, choice.run, choice.namespace, on_the_way, made, choice.array_index
+        )
         ending = asyncio.create_task(waiting)
         try:
             ends = (ending, watcher, readers.sink_failed)
@@ -360,7 +371,8 @@ async def _rest(
     store: LogStore, choice: Choice, replica: _ReplicaLog, sink: Sink, cursor: _Cursor
 ) -> bool:
     """Reads the archived log of a replica beyond the cursor; False if there is none."""
-    found = [replica] if replica.kept else await _kept(store, choice)
+    mine = dataclasses.replace(choice, array_index=replica.array_index)
+    found = [replica] if replica.kept else await _kept(store, mine)
     for each in found:
         if each.uid == replica.uid:
             with contextlib.suppress(errors.NotFound):  # deleted at this moment
@@ -370,15 +382,19 @@ async def _rest(
 
 
 async def _kept(store: LogStore, choice: Choice) -> list[_ReplicaLog]:
-    """Replicas with archived logs, oldest first; empty if the engine archives no logs."""
-    status, _, body = await store.raw("GET", _path(choice))
+    """Replicas with archived logs, oldest first; empty if the engine archives no logs, and of a
+    whole array: its logs are archived by index."""
+    if choice.array and choice.array_index is None:
+        return []
+    query = f"?arrayIndex={choice.array_index}" if choice.array else ""
+    status, _, body = await store.raw("GET", f"{_path(choice)}{query}")
     if status in (403, 404):
         return []
     if status >= 300:
         raise errors.from_status({}, status)
     found = [
         _ReplicaLog(entry["attempt"], entry["role"], entry["index"], entry["pod"], entry["uid"],
-                entry["name"])
+                entry["name"], choice.array_index)
         for entry in json.loads(body)["items"]
     ]  # fmt: skip
     return [replica for replica in found if choice.has(replica)]
@@ -400,7 +416,9 @@ async def _copy(
     """Passes each line to the sink and moves the cursor."""
     skip, tail, since = cursor.query()
     if replica.kept:
-        asked = (("tailLines", tail), ("sinceSeconds", since))
+        asked = (
+            ("tailLines", tail), ("sinceSeconds", since), ("arrayIndex", replica.array_index),
+        )  # fmt: skip
         query = [(name, str(value)) for name, value in asked if value is not None]
         stream = store.text(f"{_path(choice)}/{replica.kept}", query)
     else:
@@ -423,10 +441,14 @@ async def _lines(
         for line in lines:
             # A line that is cut off by a lost connection is read again.
             cursor.seen += len(line) + 1
-            sink(Line(replica.role, replica.index, _text(line), replica.attempt))
+            sink(_line(replica, line))
     if rest:
         cursor.seen += len(rest)
-        sink(Line(replica.role, replica.index, _text(rest), replica.attempt))
+        sink(_line(replica, rest))
+
+
+def _line(replica: _ReplicaLog, line: bytes) -> Line:
+    return Line(replica.role, replica.index, _text(line), replica.attempt, replica.array_index)
 
 
 def _text(line: bytes) -> str:
@@ -437,7 +459,11 @@ def _replica_log(pod: core.Pod) -> _ReplicaLog:
     labels = pod.metadata.labels or {}
     role = labels.get(run.LABEL_ROLE, pod.name)
     attempt, index = (_number(labels.get(key, "")) for key in (run.LABEL_ATTEMPT, run.LABEL_INDEX))
-    return _ReplicaLog(attempt, role, index, pod.name, pod.uid)
+    array_index = labels.get(run.LABEL_ARRAY_INDEX)
+    return _ReplicaLog(
+        attempt, role, index, pod.name, pod.uid,
+        array_index=None if array_index is None else _number(array_index),
+    )  # fmt: skip
 
 
 def _number(text: str) -> int:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from windlass.kinds import array_results
+from windlass.kinds.array_results import IndexResult
 from windlass.kinds.types import core, run
 from windlass.kinds.types.meta import ObjectMeta
 from windlass.sdk import platform_api
@@ -211,13 +213,32 @@ def name_for(of: run.Run) -> str:
 async def results(store: KubernetesStore, ended: run.Run) -> Any:
     """The return value of the function that an ended run called; a list by rank if the run has
     several replicas. Raises the exception of the first replica whose call failed."""
-    box = Mailbox(store, ended.namespace, name_for(ended))
     members = ended.spec.roles[0].replicas
-    found = [await box.result(str(rank)) for rank in range(members)]
+    keys = [str(rank) for rank in range(members)]
+    return await _values(store, ended, keys, RunFailed(ended), ended.status.phase)
+
+
+async def results_of_index(store: KubernetesStore, array: run.Run, ended: IndexResult) -> Any:
+    """The same of one index of an array."""
+    keys = [f"{ended.index}-{rank}" for rank in range(array.spec.roles[0].replicas)]
+    return await _values(store, array, keys, RunFailed(array, ended), ended.phase)
+
+
+async def results_of_array(store: KubernetesStore, array: run.Run) -> list[Any]:
+    """The return values by index, ascending. Raises the exception of the first index that
+    failed."""
+    return [await results_of_index(store, array, each) for each in array_results.results(array)]
+
+
+async def _values(
+    store: KubernetesStore, owner: run.Run, keys: Sequence[str], failure: RunFailed, phase: str
+) -> Any:
+    box = Mailbox(store, owner.namespace, name_for(owner))
+    found = [await box.result(key) for key in keys]
     for result in found:
         if result is not None and result[:1] == b"E":
             unpack(result)
-    if ended.status.phase != "Succeeded" or None in found:
-        raise RunFailed(ended)
+    if phase != "Succeeded" or None in found:
+        raise failure
     values = [unpack(result) for result in found if result is not None]
-    return values[0] if members == 1 else values
+    return values[0] if len(keys) == 1 else values

@@ -70,14 +70,16 @@ EXTERNAL_PODS = (
     Parameter("limit", "at most this many placed and this many waiting pods", _number(MOST_ROWS)),
     Parameter("queue", "only in this queue"),
 )
+ARRAY_INDEX = Parameter("arrayIndex", "of this index of an array", {"type": "integer"})
 LOG = (
+    ARRAY_INDEX,
     Parameter("container", "which container"),
     Parameter("tailLines", "only the last lines", {"type": "integer"}),
     Parameter("limitBytes", "only the first bytes", {"type": "integer"}),
     Parameter("sinceSeconds", "only lines that are younger", {"type": "integer"}),
     Parameter("timestamps", "a time before each line", _FLAG),
 )
-RUN_UID = Parameter("run", "the uid of the Run")
+RUN_UID = Parameter("run", "the uid of the Run; of an index of an array: UID.INDEX")
 RENDEZVOUS = (
     Parameter("attempt", "default: the current attempt", {"type": "integer"}),
     Parameter("wait", "seconds to wait until all addresses are known", _number(25)),

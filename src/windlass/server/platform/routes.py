@@ -149,7 +149,8 @@ _RUN_ROUTES = (
     ),
     Route(
         f"{_RUN}/why", ("GET",), _runs("get", "run"), lambda s: s.runs.why,
-        "Why a Run waits, or how it ended.", "why", reply=Reply("Why"),
+        "Why a Run waits, or how it ended.", "why", parameters=(parameters.ARRAY_INDEX,),
+        reply=Reply("Why"),
     ),
     Route(
         f"{_RUN}/addresses", ("GET",), _GET_RUN, lambda s: s.rendezvous.addresses,
@@ -157,7 +158,8 @@ _RUN_ROUTES = (
     ),
     Route(
         f"{_RUN}/logs", ("GET",), _READ_LOGS, lambda s: s.logs.list,
-        "Archived logs of a Run.", "logs", reply=Reply("KeptLogs"),
+        "Archived logs of a Run.", "logs", parameters=(parameters.ARRAY_INDEX,),
+        reply=Reply("KeptLogs"),
     ),
     Route(
         f"{_RUN}/logs/{{log}}", ("GET",), _READ_LOGS, lambda s: s.logs.read,

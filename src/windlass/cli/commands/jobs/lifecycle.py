@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from windlass.cli.lib import base, client_session, exit_codes, kind_names
+from windlass.cli.lib import arrays, base, client_session, exit_codes, kind_names
 from windlass.cli.lib.output import Output
 from windlass.kinds import codec
 from windlass.kinds.types import queue as queue_kind
@@ -23,14 +23,19 @@ _names = click.argument(
     examples=(
         "windlass stop train",
         "windlass stop train --wait",
+        "windlass stop sweep --index 3-5,9     # some indices of an array",
         "windlass ps -q | xargs windlass stop",
     )
 )
 @_names
 @click.option("--wait", is_flag=True, help="Return when they have ended.")
+@click.option("--index", "indices", default="", metavar="INDICES", help="Only these of an array.")
 @base.target_options
-def stop(out: Output, names: tuple[str, ...], wait: bool, target: base.Target) -> int:
+def stop(out: Output, names: tuple[str, ...], wait: bool, indices: str, target: base.Target) -> int:
     """Stop RUNs by their checkpoint contract: signal, grace period, SIGKILL. Their records stay."""
+    if indices:
+        arrays.stop_indices(out, names, indices, wait, target)
+        return exit_codes.OK
 
     async def work(session: client_session.Session) -> int:
         code, changed = await _change(out, session, names, {"stop": True}, "is stopping")
@@ -68,17 +73,22 @@ def resume(out: Output, names: tuple[str, ...], target: base.Target) -> int:
         "windlass scale train 8",
         "windlass scale train 2..8",
         "windlass scale train worker=4",
+        "windlass scale sweep %16        # how many indices of an array run at once",
     )
 )
 @click.argument("name", metavar="RUN", shell_complete=kind_names.complete_names)
-@click.argument("size", metavar="[ROLE=]N|MIN..MAX")
+@click.argument("size", metavar="[ROLE=]N|MIN..MAX|%N")
 @click.option("--force", is_flag=True, help="Even if this cluster can never run so many.")
 @base.target_options
 def scale(out: Output, name: str, size: str, force: bool, target: base.Target) -> None:
     """Change the number of replicas of a RUN; with a range the scheduler grows and shrinks it.
 
-    A size that this cluster can never run is refused, as by `submit`.
+    A size that this cluster can never run is refused, as by `submit`. %N changes how many indices
+    of an array run at the same time.
     """
+    if size.startswith("%"):
+        arrays.set_parallelism(out, _bare(name), size[1:], target)
+        return
     role, equals, number = size.rpartition("=")
     least, dots, most = number.partition("..")
     if not all(part.isdigit() and int(part) for part in ((least, most) if dots else (least,))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import Any, Literal
 
 import click
@@ -10,9 +11,13 @@ import click
 from windlass.cli.lib import base, client_session, exit_codes, kind_names
 from windlass.cli.lib.jobs import log_output
 from windlass.cli.lib.output import Output, flush
+from windlass.kinds import array_results
 from windlass.kinds.types import core, run
 from windlass.sdk.transfer import logs as run_logs
 from windlass.store import errors
+
+_MOST_INDICES = 100
+"""Of an array whose logs are printed without --index."""
 
 
 class _Attempt(click.ParamType[Any]):
@@ -32,6 +37,7 @@ class _Attempt(click.ParamType[Any]):
         "windlass logs train -f --role worker --rank 0",
         "windlass logs train --since 10m",
         "windlass logs train --attempt all",
+        "windlass logs sweep --index 7          # one index of an array",
         "windlass logs train --tail 100 --json | jq -r .text",
     )
 )
@@ -44,6 +50,7 @@ class _Attempt(click.ParamType[Any]):
 @click.option(
     "--attempt", type=_Attempt(), help="Lines of this attempt, or of `all`. [default: the last]"
 )
+@click.option("--index", type=click.IntRange(min=0), help="Only this index of an array.")
 @base.target_options
 def logs(
     out: Output,
@@ -54,9 +61,11 @@ def logs(
     rank: int | None,
     since: str,
     attempt: int | Literal["all"] | None,
+    index: int | None,
     target: base.Target,
 ) -> None:
-    """Show the output of a RUN; with several replicas each line begins with its replica.
+    """Show the output of a RUN; with several replicas each line begins with its replica, of an
+    array with its index.
 
     Logs of stopped replicas and of earlier attempts are kept as long as the run exists.
     --follow works before the first replica exists and across restarts of the run.
@@ -72,6 +81,16 @@ def logs(
             await _pod(out, session, name, follow, tail, missing)
             return
         sink = log_output.printer(out, found, attempts=attempt == "all")
+        if found.spec.array is not None:
+            choice = dataclasses.replace(choice, array=True, array_index=index)
+            await _array(out, session, found, choice, sink, follow=follow)
+            return
+        if index is not None:
+            raise exit_codes.CliError(
+                f"run/{name} is not an array, so it has no index {index}.",
+                "Leave out --index; --rank chooses a replica.",
+                exit_codes.USAGE,
+            )
         if follow and not found.finished:
             narrator = log_output.Narrator(out, name)
             await run_logs.follow(session.store, choice, sink, narrator, out.warn)
@@ -79,6 +98,50 @@ def logs(
             _explain_silence(out, found)
 
     client_session.call(target, work)
+
+
+async def _array(
+    out: Output,
+    session: client_session.Session,
+    array: run.Run,
+    choice: run_logs.Choice,
+    sink: run_logs.Sink,
+    *,
+    follow: bool,
+) -> None:
+    """The logs of one index; or of all that have started, one after the other, while there are few.
+    With `follow` those of all that run from now on."""
+    one = choice.array_index
+    ended = array.finished if one is None else bool(_result(array, one).phase)
+    if follow and not ended:
+        narrator = log_output.Narrator(out, array.name)
+        await run_logs.follow(session.store, choice, sink, narrator, out.warn)
+        return
+    chosen = array_results.started(array) if one is None else [one]
+    if len(chosen) > _MOST_INDICES:
+        raise exit_codes.CliError(
+            f"run/{array.name} is an array, and {len(chosen)} of its indices have logs.",
+            f"Choose one: windlass logs {array.name} --index {chosen[0]}",
+            exit_codes.USAGE,
+        )
+    count = 0
+    for index in chosen:
+        mine = dataclasses.replace(choice, array_index=index)
+        count += await run_logs.read(session.store, mine, sink)
+    if not count and one is not None:
+        state = _result(array, one).phase or "not started yet"
+        out.hint(f"Index {one} of run/{array.name} is {state}; it has no output.")
+    elif not count:
+        _explain_silence(out, array)
+
+
+def _result(array: run.Run, index: int) -> array_results.IndexResult:
+    try:
+        return array_results.result_of(array, index)
+    except ValueError as problem:
+        raise exit_codes.CliError(
+            exit_codes.sentence(str(problem)), "Choose one of these.", exit_codes.NOT_FOUND
+        ) from None
 
 
 async def _pod(

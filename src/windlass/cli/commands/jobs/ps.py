@@ -166,9 +166,13 @@ def _age(since: str | None, now: datetime.datetime) -> str:
 
 
 def _size(item: dict[str, Any]) -> str:
-    """`4x`; of an elastic run its range, `1..4`, and while it is active its present replicas before
-    it, `2/1..4`."""
+    """`4x`; of an array `37/100`, the indices that have ended; of an elastic run its range, `1..4`,
+    and while it is active its present replicas before it, `2/1..4`."""
     devices = [f"{count:g} {kind}" for kind, count in item["devices"].items()]
+    if "array" in item:
+        counts = item["array"]
+        ended = counts["succeeded"] + counts["failed"] + counts["stopped"]
+        return f"{ended}/{counts['total']}"
     most, least = item["replicas"], item["minReplicas"]
     size = f"{most}x" if least == most else f"{least}..{most}"
     if item["members"] and (least != most or item["members"] != most):
@@ -185,6 +189,8 @@ def _state(item: dict[str, Any], now: datetime.datetime) -> str:
         if "expectedStart" in item:
             start = f"starts {_clock(item['expectedStart'], now)}: "
         return f"{place}{start}{item['message'] or item['reason']}"
+    if phase == "Running" and "array" in item:
+        return _short(str(item["message"]))
     if phase == "Running":
         done = f"{item['progress']:.0%} " if "progress" in item else ""
         end = f"ends ~{_clock(item['expectedEnd'], now)} " if "expectedEnd" in item else ""

@@ -49,7 +49,7 @@ def run(
     try:
         value = job_options.wanted(job)
         run_builder.mark(value)
-        asks_first = job.workdir or replace or (run_builder.references(value) and not force)
+        asks_first = job.workdir or replace or (run_builder.needs_check(value) and not force)
         sent = None if asks_first else server_target.send_early(target, value)
     except exit_codes.CliError as problem:
         problem.code = (

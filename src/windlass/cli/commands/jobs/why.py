@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import textwrap
 from typing import Any
 
@@ -26,11 +27,13 @@ _POD = "pod/"
         "windlass why train",
         "windlass why pod/trainer-0     # a pod of another controller that Windlass places",
         "windlass why train --json | jq .start.at",
+        "windlass why sweep --index 7   # one index of an array",
     ),
 )
 @click.argument("name", metavar="RUN|pod/NAME", shell_complete=kind_names.complete_names)
+@click.option("--index", type=click.IntRange(min=0), help="Only this index of an array.")
 @base.target_options
-def why(out: Output, name: str, target: base.Target) -> None:
+def why(out: Output, name: str, index: int | None, target: base.Target) -> None:
     """Explain the state of a RUN: what it waits for, which runs use it, when it starts.
 
     For a failed run: the reason, what to do, and the last lines of its log. pod/NAME is a pod of
@@ -43,8 +46,11 @@ def why(out: Output, name: str, target: base.Target) -> None:
             return await session.read(f"{place}/externalpods/{name.removeprefix(_POD)}/why")
         found = name.removeprefix("run/")
         path = f"{place}/runs/{found}/why"
-        explanation = await session.read(path)
-        if explanation["phase"] == "Failed":
+        query = [] if index is None else [("arrayIndex", str(index))]
+        explanation = await session.read(path, query)
+        if index is not None and explanation["phase"] == "Failed":
+            explanation["lastLines"] = await _last_lines_of_index(session, found, index)
+        elif explanation["phase"] == "Failed":
             explanation["lastLines"] = await _last_lines(session, found)
         return explanation
 
@@ -59,6 +65,8 @@ def lines(explanation: dict[str, Any]) -> list[str]:
         f": {explanation['reason']}" if explanation.get("reason") else ""
     )
     subject = f"pod/{explanation['pod']}" if "pod" in explanation else f"run/{explanation['run']}"
+    if "index" in explanation:
+        subject = f"Index {explanation['index']} of run/{explanation['array']}"
     found = [f"{subject} is {state}"]
     for sentence in explanation["sentences"]:
         found += _wrapped(sentence, "  ")
@@ -74,6 +82,19 @@ def lines(explanation: dict[str, Any]) -> list[str]:
 def _wrapped(text: str, indent: str) -> list[str]:
     width = max(40, min(100, terminal_width()))
     return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent)
+
+
+async def _last_lines_of_index(session: client_session.Session, name: str, index: int) -> list[str]:
+    """The last lines of the log of an index that failed, if it still exists."""
+    from windlass.sdk import logs as run_logs
+
+    found: list[str] = []
+    choice = run_logs.Choice(
+        name, session.namespace, tail=_LAST_LINES, array=True, array_index=index
+    )
+    with contextlib.suppress(errors.ApiError):
+        await run_logs.read(session.store, choice, lambda line: found.append(line.text))
+    return found[-_LAST_LINES:]
 
 
 async def _last_lines(session: client_session.Session, name: str) -> list[str]:

@@ -9,6 +9,7 @@ import click
 from windlass.cli.lib import base, client_session, exit_codes, kind_names, manifests
 from windlass.cli.lib.manifests import Document
 from windlass.cli.lib.output import Output
+from windlass.kinds.types import run
 from windlass.kinds.types.meta import Object
 from windlass.sdk import apply as sdk_apply
 from windlass.store import errors
@@ -26,8 +27,11 @@ from windlass.store import errors
     help="YAML or JSON file, folder, or - for stdin; may be repeated.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Let the server validate; change nothing.")
+@click.option("--force", is_flag=True, help="Even if a Run waits for a run that does not exist.")
 @base.target_options
-def apply(out: Output, files: tuple[str, ...], dry_run: bool, target: base.Target) -> int:
+def apply(
+    out: Output, files: tuple[str, ...], dry_run: bool, force: bool, target: base.Target
+) -> int:
     """Create the objects in FILEs, or change existing ones to match the files.
 
     All files are validated first; nothing is sent if one is wrong. A field that an earlier apply
@@ -42,6 +46,8 @@ def apply(out: Output, files: tuple[str, ...], dry_run: bool, target: base.Targe
 
     async def work(session: client_session.Session) -> int:
         manifests.refuse_repeated(documents, session.namespace)
+        if not force:
+            await _require_runs(session, documents)
         results, code = [], exit_codes.OK
         for kind, document in documents:
             try:
@@ -75,6 +81,22 @@ async def _apply(
         "namespace": namespace or None,
         "action": outcome.action,
     }
+
+
+async def _require_runs(
+    session: client_session.Session, documents: list[tuple[type[Object], Document]]
+) -> None:
+    """Refuses Runs that wait for runs that are neither in these files nor on the server."""
+    from windlass.cli.lib import follow
+
+    by_namespace: dict[str, list[dict[str, Any]]] = {}
+    for kind, document in documents:
+        if kind is run.Run:
+            place = _namespace(session, kind, document)
+            by_namespace.setdefault(place, []).append(document.data)
+    for namespace, values in by_namespace.items():
+        if any((value.get("spec") or {}).get("after") for value in values):
+            await follow.require_runs(session, values, namespace)
 
 
 def _refuse_other_namespaces(

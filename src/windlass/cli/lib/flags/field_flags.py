@@ -35,6 +35,7 @@ _FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (rf"{_ROLE}\.envFrom\[\d+\]\.(secret|config)", (r"env_\1",)),
     (rf"{_ROLE}\.(command|resize).*", (r"\1",)),
     (r"spec\.(framework|queue|priority|preemptible|suspend|restart)", (r"\1",)),
+    (r"spec\.(after|array)(\..*|\[.*)?", (r"\1",)),
     (r"spec\.placement\.(gang|movable|pack|topology).*", (r"\1",)),
     (r"spec\.placement\.nodes\.selector.*", ("selector",)),
     (r"spec\.placement\.nodes\.tolerations.*", ("toleration",)),

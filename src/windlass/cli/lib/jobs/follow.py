@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -93,7 +93,8 @@ class Following:
         """Returns the Run as it ended. With `refusing`, raises Unresolvable if the first reason of
         the run is one that waiting cannot resolve."""
         made = self._run()
-        choice = run_logs.Choice(made.name, made.namespace, tail=self._tail)
+        is_array = made.spec.array is not None
+        choice = run_logs.Choice(made.name, made.namespace, tail=self._tail, array=is_array)
         sink = log_output.printer(self._out, made)
         narrator = log_output.Narrator(self._out, made.name)
         on_change = _refuse_unresolvable(narrator) if refusing else narrator
@@ -253,8 +254,9 @@ async def create(session: client_session.Session, value: dict[str, Any]) -> kind
 
 async def require_references(session: client_session.Session, value: dict[str, Any]) -> None:
     """Refuses a job whose Secrets or ConfigMaps do not exist: it would be placed, hold its capacity
-    and never start."""
+    and never start. And a job that waits for a run that does not exist."""
     namespace = value["metadata"].get("namespace") or session.namespace
+    await require_runs(session, [value], namespace)
     missing = await submission.missing(session.store, value, namespace)
     if not missing:
         return
@@ -267,6 +269,27 @@ async def require_references(session: client_session.Session, value: dict[str, A
         "use --force to submit anyway.",
         exit_codes.NOT_FOUND,
     )
+
+
+async def require_runs(
+    session: client_session.Session, values: Sequence[dict[str, Any]], namespace: str
+) -> None:
+    """Refuses jobs that wait for runs that do not exist, or for each other."""
+    if names := submission.cycle(values):
+        raise exit_codes.CliError(
+            f"These runs wait for each other, so none would start: {' -> '.join(names)}.",
+            "Remove one of their dependencies (--after, spec.after).",
+            exit_codes.INVALID,
+        )
+    unknown = await submission.unknown_runs(session.store, values, namespace)
+    if unknown:
+        shown = ", ".join(f"run/{name}" for name in unknown)
+        verb = "does" if len(unknown) == 1 else "do"
+        raise exit_codes.CliError(
+            f"--after: {shown} {verb} not exist in namespace {namespace}; nothing was submitted.",
+            "List runs: windlass ps; or use --force to submit anyway and wait until it exists.",
+            exit_codes.NOT_FOUND,
+        )
 
 
 async def remove_ended(session: client_session.Session, value: dict[str, Any], force: bool) -> None:

@@ -137,6 +137,16 @@ _OPTIONS = (
     _option("-p", "--priority", type=click.IntRange(0, 1000), text="Higher first. [default: 50]"),
     _option("--preemptible/--no-preemptible", text="May be stopped to return borrowed quota."),
     _option("--suspend", is_flag=True, text="Submit it suspended, until `resume`."),
+    _many(
+        "--after",
+        metavar="RUN[:ok|any|failed]",
+        text="Start after RUN has succeeded, ended, or failed. [default: ok]",
+    ),
+    _option(
+        "--array",
+        metavar="INDICES[%N]",
+        text="Run it once for each index, at most N at a time: 0-99%8, 0-99:2, 1,4,7.",
+    ),
     # where
     _option("--gang/--no-gang", text="Start all replicas together or none. [default: gang]"),
     _option(
@@ -182,6 +192,7 @@ _NAMES = (
     "share", "gpu_model", "device", "port", "workdir", "workdir_limit", "image", "python",
     "requirements", "setup",
     "env", "env_secret", "env_config", "mount", "queue", "priority", "preemptible", "suspend",
+    "after", "array",
     "gang", "movable", "pack", "topology", "selector", "toleration", "expected", "timeout",
     "start_timeout", "ttl", "retries", "retry_on", "restart", "resize", "checkpoint", "signal",
     "grace", "label", "annotation",
@@ -204,6 +215,8 @@ def _read(flags: dict[str, Any]) -> Job:
         quantities.check_memory(f"--{name}", given[name])
     given["suspend"] = flags["suspend"] or None
     given["keep"] = flags["ttl"]
+    given["after"] = [_after(each) for each in flags["after"]]
+    given["array"] = _array(flags["array"])
     given["requirements"] = [line for each in flags["requirements"] for line in _required(each)]
     given["env"] = environment(flags["env"])
     given["secrets"], given["configs"] = flags["env_secret"], flags["env_config"]
@@ -451,6 +464,29 @@ def _gpus(flags: dict[str, Any]) -> dict[str, Any]:
                 raise _wrong("--device", entry, "KIND or KIND=N; only gpu takes a model")
             options["gpu_models"] += model.split(",")
     return {**options, "devices": devices}
+
+
+def _after(entry: str) -> str:
+    name, colon, when = entry.partition(":")
+    if not name or (colon and when not in ("ok", "any", "failed")):
+        raise _wrong("--after", entry, "RUN, RUN:ok, RUN:any or RUN:failed")
+    return entry
+
+
+def _array(text: str | None) -> str | None:
+    from windlass.kinds.values import index_set
+
+    if text is None:
+        return None
+    try:
+        index_set.parse_array(index_set.split_limit(text)[0])
+    except ValueError as problem:
+        raise exit_codes.CliError(
+            f"--array {text} cannot be used: {problem}.",
+            "Write 0-99, 0-99%8, 0-99:2 or 1,4,7.",
+            exit_codes.USAGE,
+        ) from None
+    return text
 
 
 def _is_fraction(text: str) -> bool:

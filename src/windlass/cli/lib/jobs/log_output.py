@@ -24,24 +24,39 @@ _COLOURS = (
 def printer(out: Output, of: run.Run, *, attempts: bool = False) -> Callable[[run_logs.Line], None]:
     """A function that prints log lines, each with its replica if the run has several, and with its
     attempt if `attempts`."""
-    several = attempts or sum(role.replicas for role in of.spec.roles) > 1
+    array = of.spec.array is not None
+    replicated = sum(role.replicas for role in of.spec.roles) > 1
+    several = attempts or replicated or array
     width = max(len(f"{role.name}/{role.replicas - 1}") for role in of.spec.roles)
+    if array:
+        width = (width + 1) * replicated + len(str(_highest(of)))
     colours: dict[str, str] = {}
 
     def show(line: run_logs.Line) -> None:
         replica = f"{line.role}/{line.index}"
+        if array:
+            replica = f"{line.array_index} {replica}" if replicated else f"{line.array_index}"
         if several:
             colour = colours.setdefault(replica, _COLOURS[len(colours) % len(_COLOURS)])
             which = f"#{line.attempt} " if attempts else ""
             head = out.style(f"{which}{replica:{width}} |", sys.stdout, fg=colour)
         if out.mode == "json":
             data = {"type": "log", "role": line.role, "index": line.index, "text": line.text}
+            data |= {} if line.array_index is None else {"arrayIndex": line.array_index}
             out.item(data | {"attempt": line.attempt})
         else:
             out.raw(f"{head} {line.text}" if several else line.text)
         flush()
 
     return show
+
+
+def _highest(array: run.Run) -> int:
+    """The highest index of an array."""
+    from windlass.kinds.values import index_set
+
+    assert array.spec.array is not None, "the caller has an array"  # noqa: S101
+    return index_set.parse(array.spec.array.indices).bit_length() - 1
 
 
 class Narrator:

@@ -1,6 +1,7 @@
 """Archived logs of a Run's pods that are gone.
 
     GET /apis/platform.windlass.dev/v1alpha1/namespaces/NS/runs/NAME/logs     the list of them
+                                       with ?arrayIndex=7: those of one index of an array
     GET .../runs/NAME/logs/LOG      one of them as text, with the query of pods/log
     PUT .../runs/NAME/logs/LOG/CONTAINER/NUMBER?run=UID      a segment, by a node's agent
     PUT .../runs/NAME/logs/LOG?run=UID                       its record, which completes it
@@ -14,6 +15,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from windlass.kinds.types.run import Run
+from windlass.kinds.values import index_set
 from windlass.podlogs import archive
 from windlass.server.http import queries
 from windlass.server.http.responses import json_response
@@ -35,14 +37,15 @@ class LogService:
 
     async def list(self, call: PlatformCall) -> web.Response:
         owner = await self._run(call)
-        found = await self._logs.list_logs(owner.namespace, owner.uid)
+        found = await self._logs.list_logs(owner.namespace, _key(owner, call))
         version = f"{paths.GROUP}/{paths.VERSION}"
         return json_response({"kind": "KeptLogs", "apiVersion": version, "items": found})
 
     async def read(self, call: PlatformCall) -> web.StreamResponse:
         owner = await self._run(call)
         options = queries.pod_log(call.query)
-        pieces = self._logs.read_log(owner.namespace, owner.uid, call.parameters["log"], options)
+        key = _key(owner, call)
+        pieces = self._logs.read_log(owner.namespace, key, call.parameters["log"], options)
         return await self._streams.serve(
             call.request, pieces, "text/plain", first_timeout=_FIRST_BYTE_SECONDS
         )
@@ -53,7 +56,7 @@ class LogService:
         data = await call.request.read()
         try:
             number = int(call.parameters["number"])
-            segment = archive.Segment(owner.namespace, owner.uid, log, container, number)
+            segment = archive.Segment(owner.namespace, call.query["run"], log, container, number)
             await self._logs.put_segment(segment, data)
         except ValueError as problem:
             raise _not_a_log(problem) from problem
@@ -63,7 +66,8 @@ class LogService:
         owner = await self._written_run(call)
         data = await call.request.read()
         try:
-            await self._logs.put_record(owner.namespace, owner.uid, call.parameters["log"], data)
+            key = call.query["run"]
+            await self._logs.put_record(owner.namespace, key, call.parameters["log"], data)
         except ValueError as problem:
             raise _not_a_log(problem) from problem
         return web.Response(status=204)
@@ -74,9 +78,17 @@ class LogService:
     async def _written_run(self, call: PlatformCall) -> Run:
         """The Run, if it is still the one whose pod wrote the log."""
         owner = await self._run(call)
-        if owner.uid != call.query.get("run"):
+        if owner.uid != archive.uid_of(call.query.get("run", "")):
             raise errors.Conflict(f"run {owner.name} was deleted and created again")
         return owner
+
+
+def _key(owner: Run, call: PlatformCall) -> str:
+    """The key of the logs that a reader asks for."""
+    index = call.query.get("arrayIndex")
+    if index is not None and not (index.isdecimal() and int(index) <= index_set.HIGHEST_INDEX):
+        raise errors.BadRequest(f"arrayIndex must be a number up to {index_set.HIGHEST_INDEX}")
+    return archive.key_of(owner.uid, None if index is None else int(index))
 
 
 def _not_a_log(problem: ValueError) -> errors.BadRequest:

@@ -13,12 +13,14 @@ import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 from aiohttp import web
 
 from windlass.kinds import codec
 from windlass.kinds.types import core
+from windlass.kinds.types import run as kinds_run
 from windlass.kinds.types.run import Run
-from windlass.kinds.values import times
+from windlass.kinds.values import index_set, times
 from windlass.server.apiserver import admission
 from windlass.server.auth import privileges
 from windlass.server.auth.authorization import Rights
@@ -59,10 +61,35 @@ class RunService:
 
     async def why(self, call: PlatformCall) -> web.Response:
         """Why a run waits, when it ends, or how it ended."""
-        from windlass.control.explain import narrative
-
         await self._store.get(core.Namespace, call.namespace)
         run = await self._store.get(Run, call.parameters["run"], call.namespace)
+        index = number(call.query, "arrayIndex", -1, index_set.HIGHEST_INDEX)
+        if index >= 0:
+            return _response("Why", await self._why_index(call, run, index))
+        return _response("Why", await self._why(call, run))
+
+    async def _why_index(self, call: PlatformCall, array: Run, index: int) -> dict[str, Any]:
+        """Of its Run, if one exists at present; else of the record of the array."""
+        from windlass.control.explain import arrays
+
+        named: dict[str, Any] = {"run": array.name, "namespace": array.namespace}
+        named |= {"array": array.name, "index": index}
+        try:
+            found = arrays.of_index(array, index)
+        except ValueError as problem:
+            raise errors.NotFound(str(problem)) from problem
+        if found["phase"] == "Pending":
+            labels = (
+                f"{kinds_run.LABEL_ARRAY_UID}={array.uid},{kinds_run.LABEL_ARRAY_INDEX}={index}"
+            )
+            listed = await self._store.list(Run, array.namespace, label_selector=labels)
+            for child in listed.items:
+                return await self._why(call, child) | named
+        return named | found
+
+    async def _why(self, call: PlatformCall, run: Run) -> dict[str, Any]:
+        from windlass.control.explain import narrative
+
         explainer = await self.explainer()
         answer: dict[str, Any] = {
             "run": run.name,
@@ -76,17 +103,34 @@ class RunService:
         preempted = await self._preempted(call, run, explainer)
         if found is not None:
             told = await self.explained(call, found, explainer)
-            told["sentences"] = [*preempted, *told["sentences"]]
-            return _response("Why", answer | told)
+            awaited = await self._dependencies(explainer, run)
+            told["sentences"] = [*preempted, *told["sentences"], *awaited]
+            return answer | told
         known = await explainer.ends(run) if run.status.phase == "Running" else (None, "")
         answer |= narrative.of_other(run, *known, times.now())
+        if run.status.phase == "Queued":
+            answer["sentences"] += await self._dependencies(explainer, run)
         answer["sentences"] = [*preempted, *answer["sentences"]]
         cost = await self.costs.cost_of(run) if self.costs else ""
         if cost:
             answer["cost"] = cost
             verb = "has cost" if run.finished else "has cost so far"
             answer["sentences"] = [*answer.get("sentences", ()), f"It {verb} {cost}."]
-        return _response("Why", answer)
+        return answer
+
+    async def _dependencies(self, explainer: Explainer, run: Run) -> list[str]:
+        """The runs that it waits for: their phases, and when they should end."""
+        from windlass.control.explain import narrative
+
+        found = []
+        known = {each.run: each for each in run.status.after or ()}
+        for after in run.spec.after or ():
+            if after.run in known and known[after.run].outcome != "Waiting":
+                continue
+            awaited = explainer.named(run.namespace, after.run)
+            end = None if awaited is None else (await explainer.ends(awaited))[0]
+            found.append(narrative.dependency(after, awaited, end, times.now()))
+        return found
 
     async def ps(self, call: PlatformCall) -> web.Response:
         """The runs of a namespace, or of all that the caller may see: active, waiting, and the last
@@ -134,8 +178,16 @@ class RunService:
             high=spec["priority"] > privileges.HIGHEST, firm=not spec["preemptible"],
         )  # fmt: skip
         explainer = await self.explainer()
-        found = await explainer.plan(codec.from_dict(Run, drafted))
+        planned = codec.from_dict(Run, drafted)
+        # It is placed as if its dependencies were met: what they hide would be found too late.
+        found = await explainer.plan(msgspec.structs.replace(
+            planned, spec=msgspec.structs.replace(planned.spec, after=None)
+        ))  # fmt: skip
         answer = await self.explained(call, found, explainer, planned=True)
+        awaited = await self._dependencies(explainer, planned)
+        if awaited and not answer["reason"]:
+            answer["sentences"] = ["Its size fits the present nodes."]
+        answer["sentences"] = [*awaited, *answer["sentences"]]
         cost = await self.costs.estimate(codec.from_dict(Run, drafted)) if self.costs else None
         if cost is not None:
             answer["cost"] = cost
@@ -216,11 +268,11 @@ def _response(kind: str, content: dict[str, Any]) -> web.Response:
     return json_response({"kind": kind, "apiVersion": f"{paths.GROUP}/{paths.VERSION}", **content})
 
 
-def number(query: Any, name: str, default: int) -> int:
-    """A parameter that limits rows."""
+def number(query: Any, name: str, default: int, most: int = MOST_ROWS) -> int:
+    """A parameter that is a number."""
     text = query.get(name, "")
     if not text:
         return default
-    if not text.isdigit() or int(text) > MOST_ROWS:
-        raise errors.BadRequest(f"{name} must be a number from 0 to {MOST_ROWS}")
+    if not text.isdecimal() or int(text) > most:
+        raise errors.BadRequest(f"{name} must be a number from 0 to {most}")
     return int(text)

@@ -115,7 +115,7 @@ class BucketLogStore:
             by_namespace[namespace].setdefault(f"{uid}/{name}", []).append(entry)
         for namespace, entries in by_namespace.items():
             there = await archive.run_uids(store, namespace)
-            gone = [name for name in entries if name.partition("/")[0] not in there]
+            gone = [name for name in entries if archive.uid_of(name.partition("/")[0]) not in there]
             left = sorted(entries.keys() - set(gone), key=lambda name: _kept_at(entries[name]))
             total = sum(_size(entries[name]) for name in left)
             for name in left:
