@@ -9,8 +9,9 @@ from typing import Any
 from windlass.kinds import array_results
 from windlass.kinds.types import run
 from windlass.kinds.values import index_set
-from windlass.sdk import event_loop_thread, logs, mailbox, platform_api, run_builder
+from windlass.sdk import event_loop_thread, platform_api, run_builder
 from windlass.sdk.errors import RunFailed
+from windlass.sdk.transfer import logs, mailbox
 from windlass.store import errors
 from windlass.store.kubernetes.client import KubernetesStore
 

@@ -167,7 +167,7 @@ def dependency(after: After, awaited: Run | None, end: float | None, now: dateti
     wanted = f"Run {after.run} must {dependencies.WANTED[after.when]} first"
     if awaited is None:
         return f"{wanted}; it does not exist yet."
-    status, about = awaited.status, awaited.status.phase
+    status, about = awaited.status, str(awaited.status.phase)
     if status.phase == "Queued" and status.message:
         about += f" ({status.message.removesuffix('.')})"
     if status.queue is not None and status.queue.expected_start:

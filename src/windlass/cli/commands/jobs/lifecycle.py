@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from windlass.cli.lib import arrays, base, client_session, exit_codes, kind_names
+from windlass.cli.lib import base, client_session, exit_codes, kind_names
+from windlass.cli.lib.jobs import arrays
 from windlass.cli.lib.output import Output
 from windlass.kinds import codec
 from windlass.kinds.types import queue as queue_kind

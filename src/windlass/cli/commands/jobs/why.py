@@ -86,7 +86,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 async def _last_lines_of_index(session: client_session.Session, name: str, index: int) -> list[str]:
     """The last lines of the log of an index that failed, if it still exists."""
-    from windlass.sdk import logs as run_logs
+    from windlass.sdk.transfer import logs as run_logs
 
     found: list[str] = []
     choice = run_logs.Choice(

@@ -87,7 +87,7 @@ async def _require_runs(
     session: client_session.Session, documents: list[tuple[type[Object], Document]]
 ) -> None:
     """Refuses Runs that wait for runs that are neither in these files nor on the server."""
-    from windlass.cli.lib import follow
+    from windlass.cli.lib.jobs import follow
 
     by_namespace: dict[str, list[dict[str, Any]]] = {}
     for kind, document in documents:
