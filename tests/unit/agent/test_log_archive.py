@@ -201,3 +201,24 @@ async def test_what_is_kept_goes_after_its_run(node):
     await node.store.delete(run.Run, "r", "team")
     await archive.sweep(root, node.store)
     assert list(root.iterdir()) == []
+
+
+async def test_logs_of_an_index_are_kept_as_long_as_its_array(node):
+    array = await made(node.store, "sweep")
+    member = archive.member_of(
+        pod_of("run-of-index-7", **{run.LABEL_ARRAY_UID: array, run.LABEL_ARRAY_INDEX: "7"})
+    )
+    assert member["run"] == archive.key_of(array, 7)
+    root = node.folder / archive.FOLDER
+    for key in (member["run"], archive.key_of("another", 7)):
+        folder = root / "team" / key / "0-worker-0-x" / "c"
+        folder.mkdir(parents=True)
+    await archive.sweep(root, node.store)
+    assert [each.name for each in (root / "team").iterdir()] == [f"{array}.7"]
+
+
+def test_a_strange_array_label_leads_nowhere():
+    strange = {run.LABEL_ARRAY_UID: "../../etc", run.LABEL_ARRAY_INDEX: "7"}
+    assert archive.member_of(pod_of(**strange)) is None
+    plain = {run.LABEL_ARRAY_UID: "uid", run.LABEL_ARRAY_INDEX: "../x"}
+    assert archive.member_of(pod_of(**plain))["run"] == "run-1"

@@ -88,6 +88,10 @@ PLACES: list[tuple[list[str], str, Any]] = [
     (["--checkpoint", "/c"], "spec.checkpoint.path", "/c"),
     (["--grace", "2m"], "spec.checkpoint.grace", "2m"),
     (["--suspend"], "spec.suspend", True),
+    (["--after", "prep"], "spec.after", [{"run": "prep"}]),
+    (["--after", "prep:any"], "spec.after.0.when", "any"),
+    (["--array", "0-99:2%8"], "spec.array.parallelism", 8),
+    (["--array", "1,4"], "spec.array.indices", "1,4"),
     (["-l", "a=b"], "metadata.labels.a", "b"),
     (["-a", "a=b"], "metadata.annotations.a", "b"),
 ]
@@ -100,6 +104,22 @@ def test_each_flag_has_its_place(flags: list[str], path: str, value: Any) -> Non
     for step in path.split("."):
         found = found[int(step)] if isinstance(found, list) else found[step]
     assert found == value
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--after", "prep:good"], "--after prep:good cannot be used"),
+        (["--after", ":ok"], "--after :ok cannot be used"),
+        (["--array", "9-3"], "--array 9-3 cannot be used: the range 9-3 is empty"),
+        (["--array", "0-9%"], "is not a limit"),
+        (["--array", "0-20000"], "at most 10000"),
+    ],
+)
+def test_wrong_dependencies_and_indices_are_named(flags: list[str], problem: str) -> None:
+    with pytest.raises(exit_codes.CliError, match=problem) as refused:
+        run(*flags, "--", "true")
+    assert refused.value.code == exit_codes.USAGE
 
 
 def test_flags_lie_over_a_file(tmp_path: Path) -> None:

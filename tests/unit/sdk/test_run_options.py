@@ -48,6 +48,7 @@ def test_every_word_has_a_place_in_a_valid_run() -> None:
         "start_timeout": "5m", "retries": 1, "retry_on": ["Failed"], "restart": "role",
         "signal": "SIGUSR1", "grace": "1m", "checkpoint": "/ck", "keep": "1h",
         "labels": {"team": "a"}, "annotations": {"note": "x"}, "image": "busybox",
+        "after": ["prepare:any"], "array": "0-9%2",
     }  # fmt: skip
     assert set(words) == set(Options.__annotations__)
     made = run_builder.build(["python", "t.py"], namespace="default", **words)
@@ -70,6 +71,24 @@ def test_every_word_has_a_place_in_a_valid_run() -> None:
         run.Toleration(key="gpu", value="yes", effect="NoSchedule"),
     ]
     assert spec.roles[0].resources.cpu == "0.5"
+
+
+def test_dependencies_are_names_conditions_or_handles() -> None:
+    class Handle:
+        name = "train"
+
+    spec = run_builder.build(["x"], after=["prep", "load:any", Handle()]).spec
+    assert spec.after == [
+        run.After(run="prep"), run.After(run="load", when="any"), run.After(run="train"),
+    ]  # fmt: skip
+
+
+def test_an_array_has_its_limit_apart_and_a_wrong_one_is_refused() -> None:
+    assert run_builder.build(["x"], array="0-99:2%8").spec.array == run.Array(
+        indices="0-99:2", parallelism=8
+    )
+    with pytest.raises(ValueError, match="lower end first"):
+        run_builder.build(["x"], array="9-3")
 
 
 @pytest.mark.parametrize(("asked", "share"), [("1/4", "1/4"), (0.25, "1/4"), (0.1, "1/10")])

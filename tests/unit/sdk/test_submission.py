@@ -97,3 +97,24 @@ async def test_an_answer_that_is_always_lost_is_reported(
     server.losses, server.carried_out = 99, False
     with pytest.raises(errors.AnswerLost):
         await submission.create_run(store, run_builder.build(["true"], namespace="n"))
+
+
+def waiting(name: str, *after: str) -> dict[str, Any]:
+    listed = [{"run": each, "when": "ok"} for each in after]
+    return {"metadata": {"name": name}, "spec": {"after": listed}}
+
+
+@pytest.mark.parametrize(
+    ("values", "cycle"),
+    [
+        ([waiting("a"), waiting("b", "a"), waiting("c", "a", "b")], set()),
+        ([waiting("a", "a")], {"a"}),
+        ([waiting("a", "b"), waiting("b", "c"), waiting("c", "b")], {"b", "c"}),
+        ([waiting("a", "outside")], set()),
+        ([waiting("d", "b", "c"), waiting("b", "a"), waiting("c", "a"), waiting("a")], set()),
+    ],
+)
+def test_runs_of_a_file_that_wait_for_each_other_are_found(
+    values: list[dict[str, Any]], cycle: set[str]
+) -> None:
+    assert set(submission.cycle(values)) == cycle
