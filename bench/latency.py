@@ -197,7 +197,14 @@ def _short_runs(found: report.Report, state: Path, ways: Sequence[Way], runs: in
         })  # fmt: skip
         if count < runs:
             found.notes.append(f"{way.name}: {count} short runs stand for {runs}")
+    plain = costs["windlass"][0]
     _compared(found, costs)
+    seconds = _ours_array(state, runs)
+    found.rows.append({
+        "what": "short runs", "who": "windlass --array 0-N%50", "runs": runs,
+        "runs_per_minute": round(runs / seconds * 60, 1),
+    })  # fmt: skip
+    found.ratios["indices of an array per minute vs runs"] = report.ratio(plain, seconds / runs)
     begun = time.perf_counter()
     with windlass.Client(state=state) as client, windlass.Executor(2, client=client, **SMALL) as e:
         list(e.map(abs, range(runs)))
@@ -238,6 +245,17 @@ def _ours_many(state: Path, count: int) -> tuple[float, float]:
     asyncio.run(work())
     seconds = time.perf_counter() - begun
     return seconds, _used(state) - before + time.process_time() - own
+
+
+def _ours_array(state: Path, count: int) -> float:
+    """The same number of jobs as the indices of one array, 50 at a time."""
+    begun = time.perf_counter()
+    with windlass.Client(state=state) as client:
+        handle = client.run(["true"], name="short-array", array=f"0-{count - 1}%50", **SMALL)
+        ended = handle.wait()
+    if ended.status.phase != "Succeeded":
+        raise RuntimeError(f"{ended.name}: {ended.status.message}")
+    return time.perf_counter() - begun
 
 
 async def _all_ended(client: windlass.AsyncClient, left: set[str]) -> None:

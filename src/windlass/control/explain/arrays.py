@@ -52,7 +52,8 @@ def sentences(array: Run) -> list[str]:
         found.append(f"Failed{code} ({failure.reason}): {plan.shortened(failure.indices)}.")
     if status.active_indices:
         found.append(
-            f"{counts['running']} run now; in work: {plan.shortened(status.active_indices)}."
+            f"Running or in the queue: {plan.shortened(status.active_indices)} "
+            f"({counts['running']} running)."
         )
     return found
 
