@@ -16,7 +16,7 @@ from windlass.install import names
 from windlass.install.manifests import monitoring
 from windlass.install.manifests.render import Certificates, Part
 from windlass.install.names import Object
-from windlass.kinds.types.run import FINALIZER_LEDGER
+from windlass.kinds.types.run import FINALIZER_ARRAY, FINALIZER_LEDGER
 from windlass.store import errors
 from windlass.store.kubernetes.client import KubernetesStore
 
@@ -35,6 +35,7 @@ _FROM_1_36 = ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
 _OPTIONAL = (*_FROM_1_36, *monitoring.OPERATOR)
 """Kinds that not all clusters serve: older ones, and those without the Prometheus Operator;
 docs/guide/kubernetes.md says what is missing there."""
+_FINALIZERS = {FINALIZER_ARRAY, FINALIZER_LEDGER}
 _ROUNDS = 10
 _LOOK, _GONE = 0.2, 60.0
 _SERVER = f"/apis/apps/v1/namespaces/{names.SYSTEM}/statefulsets/{names.SERVER}"
@@ -58,8 +59,8 @@ async def delete(
 
 
 async def release_all_runs(store: KubernetesStore) -> int:
-    """Removes the ledger's finalizer from all Runs; returns how many had it. After an uninstall
-    nothing else removes it: neither a Run nor its namespace nor the CustomResourceDefinition could
+    """Removes our finalizers from all Runs; returns how many had one. After an uninstall nothing
+    else removes them: neither a Run nor its namespace nor the CustomResourceDefinition could
     be deleted. Repeated, because a controller that is stopping may put it back once more."""
     released = 0
     for _ in range(_ROUNDS):
@@ -74,10 +75,10 @@ async def _release_runs(store: KubernetesStore) -> int:
     root = "/apis/windlass.dev/v1alpha1"
     listed = await _send(store, "GET", f"{root}/runs")
     everything = [each["metadata"] for each in (listed or {}).get("items") or ()]
-    found = [each for each in everything if FINALIZER_LEDGER in (each.get("finalizers") or ())]
+    found = [each for each in everything if _FINALIZERS & {*(each.get("finalizers") or ())}]
     for each in found:
         path = f"{root}/namespaces/{each['namespace']}/runs/{each['name']}"
-        others = [name for name in each["finalizers"] if name != FINALIZER_LEDGER]
+        others = [name for name in each["finalizers"] if name not in _FINALIZERS]
         # With the version that was read: finalizers that were added meanwhile are not removed.
         metadata = {"finalizers": others, "resourceVersion": each["resourceVersion"]}
         try:

@@ -137,6 +137,8 @@ GOOD: dict[str, Json] = {
         timeZone="Europe/Berlin", concurrencyPolicy="Replace", startingDeadline="1h",
         successfulHistoryLimit=0, failedHistoryLimit=0, suspend=True,
     ),
+    "array": run_object(array={"indices": "0-9:2,20", "parallelism": 3, "stop": "4"}),
+    "dependencies": run_object(after=[{"run": "a"}, {"run": "b", "when": "any"}]),
     "cron run by name": cron_run(schedule="@daily"),
     "empty queue": queue_object(),
     "every part of a queue": queue_object(
@@ -316,6 +318,15 @@ BAD: dict[str, Bad] = {
     "name of a run too long": Bad(named(run_object(), "a" * 41), "metadata.name", "40 characters"),
     "name of a run in upper case": Bad(named(run_object(), "Run"), "metadata.name", "RFC 1123"),
     "name of a cron run too long": Bad(named(cron_run(), "a" * 29), "metadata.name", "28"),
+    "indices in letters": Bad(
+        run_object(array={"indices": "a-b"}), "spec.array.indices", "indices such as 0-99"
+    ),
+    "a limit of no index": Bad(
+        run_object(array={"indices": "0-9", "parallelism": 0}), "spec.array.parallelism", "1"
+    ),
+    "a condition that does not exist": Bad(
+        run_object(after=[{"run": "a", "when": "good"}]), "spec.after[0].when", "failed"
+    ),
     "schedule of four fields": Bad(cron_run(schedule="0 3 * *"), "spec.schedule", "five fields"),
     "schedule by an unknown name": Bad(cron_run(schedule="@never"), "spec.schedule", "@daily"),
     "schedule at minute 99": Bad(
@@ -370,6 +381,16 @@ CHANGES: dict[str, Change] = {
     "duration": (run_object(), run_object(duration={"max": "3h"}), ""),
     "ttl": (run_object(), run_object(ttlAfterFinished="1h"), ""),
     "replicas": (role(replicas=2), role(replicas=4, minReplicas=1), ""),
+    "limit of an array": (
+        run_object(array={"indices": "0-9"}),
+        run_object(array={"indices": "0-9", "parallelism": 3, "stop": "1-2"}), "",
+    ),
+    "indices of an array": (
+        run_object(array={"indices": "0-9"}), run_object(array={"indices": "0-8"}),
+        "spec.array.indices",
+    ),
+    "array added": (run_object(), run_object(array={"indices": "0-9"}), "spec.array"),
+    "dependency added": (run_object(), run_object(after=[{"run": "a"}]), "spec.after"),
     "labels": (run_object(), run_object() | {"metadata": {"name": "sample", "namespace": "default",
                                                           "labels": {"a": "b"}}}, ""),
     "a default that is spelled out": (run_object(), run_object(framework="process"), ""),

@@ -43,7 +43,8 @@ def estimate(
         result["seconds"] = int(seconds)
         result["totalMicros"] = int(low * seconds) // money.MICRO
         result["totalMicrosAtMost"] = int(high * seconds) // money.MICRO
-    result["sentence"] = _sentence(result, length)
+    subject = "Each index" if spec.array is not None else "It"
+    result["sentence"] = _sentence(subject, result, length)
     return result
 
 
@@ -88,8 +89,8 @@ def _part(amount: int, of: int) -> int:
     return min(WHOLE, amount * WHOLE // of) if of > 0 else 0
 
 
-def _sentence(result: dict[str, Any], length: str | None) -> str:
-    sentence = f"It would cost {_range(result, 'perHourMicros')} an hour"
+def _sentence(subject: str, result: dict[str, Any], length: str | None) -> str:
+    sentence = f"{subject} would cost {_range(result, 'perHourMicros')} an hour"
     if length:
         sentence += f", {_range(result, 'totalMicros')} if it runs for {length}"
     return sentence + "."
