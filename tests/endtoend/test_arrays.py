@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import windlass
 from tests.embedded.test_first_log_line import RUNS
 from tests.endtoend.engines import Embedded
 from tests.harness.waiting import until
+from tests.unit.cli.invoking import Result, invoke
+from windlass.cli.lib import exit_codes
 
 SMALL: dict[str, Any] = {"cpus": "50m", "memory": "32Mi"}
 GO = "while [ ! -e {here}/go ]; do sleep 0.02; done"
@@ -185,3 +188,76 @@ def test_another_team_sees_nothing_of_an_array(client: windlass.Client, engine: 
                 other.run(["true"], name="spy", after=["private"], **SMALL)
     finally:
         engine.write("DELETE", "/api/v1/namespaces/others", {})
+
+
+@pytest.fixture
+def cli(engine: Embedded) -> Callable[..., Result]:
+    """The command line against the engine."""
+    way = engine.way
+    name = "WINDLASS_STATE" if "state" in way else "WINDLASS_KUBECONFIG"
+    environment = {name: str(next(iter(way.values())))}
+    return lambda *words: invoke(*words, env=environment)
+
+
+def test_the_command_line_shows_an_array_as_one_run(
+    cli: Callable[..., Result], tmp_path: Path, engine: Embedded, here: dict[str, Any]
+) -> None:
+    mounts = [f"-v{place}:{path}" for path, place in here.get("mounts", {}).items()]
+    script = "echo up $WINDLASS_ARRAY_INDEX; test $WINDLASS_ARRAY_INDEX != 0 || exit 4; "
+    script += GO.format(here=tmp_path)
+    made = cli(
+        "submit", "-n", "shown", "--array", "0-5%2", "-c", "50m", "-m", "32Mi", *mounts, "--", "sh",
+        "-c", script,
+    )  # fmt: skip
+    assert made.code == 0, made.err
+
+    def row() -> dict[str, Any]:
+        (found,) = [each for each in cli("ps", "--json").json["items"] if each["name"] == "shown"]
+        return dict(found)
+
+    until(lambda: (row()["array"]["failed"], row()["array"]["running"]) == (1, 2), "two run", 240)
+    assert not [each for each in cli("ps", "--json").json["items"] if each["name"] == "shown-1"]
+    assert "1/6" in cli("ps").out
+    until(lambda: cli("logs", "shown", "--index", "0").out == "0 | up 0\n", "the log of index 0")
+    assert cli("logs", "shown", "--index", "9").code == exit_codes.NOT_FOUND
+    failed = cli("why", "shown", "--index", "0").out
+    assert "exit code 4" in failed
+    assert "up 0" in failed
+    assert "are before it" in cli("why", "shown", "--index", "5").out
+    assert "1 of 6 indices have ended" in cli("why", "shown").out
+    assert cli("scale", "shown", "%3").code == 0
+    until(lambda: row()["array"]["running"] == 3, "three run", 240)
+    assert cli("stop", "shown", "--index", "4-5").code == 0
+    assert cli("stop", "shown", "--index", "7").code == exit_codes.NOT_FOUND
+    (tmp_path / "go").touch()
+    assert cli("wait", "shown").code == 1
+    final = row()
+    assert (final["phase"], final["exitCode"], final["array"]) == (
+        "Failed", 4, {"total": 6, "running": 0, "succeeded": 3, "failed": 1, "stopped": 2},
+    )  # fmt: skip
+
+
+def test_files_with_dependencies_are_checked_whole(
+    cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    def file(*pairs: tuple[str, str]) -> Path:
+        texts = [
+            "apiVersion: windlass.dev/v1alpha1\nkind: Run\n"
+            f"metadata: {{name: {name}}}\n"
+            f"spec: {{after: [{{run: {after}}}], roles: [{{command: ['true']}}]}}"
+            for name, after in pairs
+        ]
+        path = tmp_path / "runs.yaml"
+        path.write_text("\n---\n".join(texts))
+        return path
+
+    circle = cli("apply", "-f", file(("one", "two"), ("two", "one")))
+    assert "wait for each other" in circle.err
+    unknown = cli("apply", "-f", file(("one", "two"), ("two", "absent")))
+    assert "run/absent does not exist" in unknown.err
+    assert cli("get", "run", "one").code == exit_codes.NOT_FOUND, "nothing was created"
+    assert (
+        cli("submit", "-n", "alone", "--after", "absent", "--", "true").code == exit_codes.NOT_FOUND
+    )
+    plan = cli("submit", "-n", "alone", "--after", "absent", "--force", "--dry-run", "--", "true")
+    assert "Run absent must succeed first; it does not exist yet." in plan.err
