@@ -94,10 +94,14 @@ class Arrays:
             pause = await self._write(array, plan)
         except errors.Conflict:
             return controller.again(_AFTER_CONFLICT)
-        # A write that can wait has no result, so the stored record has those of all of these.
-        await all_of(self._remove(child) for child in plan.release)
-        await all_of(self._change(child, patch) for child, patch in plan.change)
-        await all_of(self._create(array, index) for index in plan.create)
+        # A write that can wait has no result: the stored record has those of all in `release`.
+        await all_of(
+            [
+                *(self._create(array, index) for index in plan.create),
+                *(self._change(child, patch) for child, patch in plan.change),
+                *(self._remove(child) for child in plan.release),
+            ]
+        )
         if plan.delete_array:
             return await self._expire(array)
         wakes = [each for each in (plan.wake, pause) if each is not None]
