@@ -106,6 +106,18 @@ def test_a_failing_job_prints_what_the_page_shows(engine: Engine) -> None:
     assert_printed("docs/guide/run-a-job.md", command, result)
 
 
+def test_an_array_prints_what_the_page_shows(engine: Engine) -> None:
+    page = "docs/guide/run-a-job.md"
+    (command,) = [each for each in shown(page) if each.startswith("windlass run -n sweep")]
+    result = engine(*shlex.split(command)[1:])
+    assert result.code == exits.FAILED
+    # How many indices run at the moments of the messages is another matter each time.
+    printed = plain((result.out + result.err).splitlines())
+    assert _lasting(printed) == _lasting(plain(shown(page)[command]))
+    command = "windlass why sweep --index 3"
+    assert_printed(page, command, engine(*shlex.split(command)[1:]))
+
+
 def test_a_wait_is_explained_as_the_pages_show(engine: Engine) -> None:
     (node,) = engine("status", "--json").json["nodes"]
     cores = str(node["allocatable"]["cpu"])

@@ -77,7 +77,8 @@ def run_of(array: run.Run, index: int, *, taken: bool = False) -> run.Run:
                 run.LABEL_ARRAY_INDEX: str(index),
             },
             annotations=_annotations(kept.annotations),
-            finalizers=[run.FINALIZER_ARRAY],
+            # With that of the ledger from the start: adding it later would be one more write.
+            finalizers=[run.FINALIZER_ARRAY, *_ledger(kept.finalizers)],
             owner_references=[
                 meta.OwnerReference(
                     api_version=resource.api_version, kind=resource.kind, name=array.name,
@@ -113,6 +114,10 @@ def environment(array: run.Run, index: int) -> dict[str, str]:
         "SLURM_ARRAY_TASK_MIN": str(index_set.lowest(indices)),
         "SLURM_ARRAY_TASK_MAX": str(indices.bit_length() - 1),
     }
+
+
+def _ledger(finalizers: list[str] | None) -> list[str]:
+    return [name for name in finalizers or () if name == run.FINALIZER_LEDGER]
 
 
 def _annotations(given: dict[str, str] | None) -> dict[str, str] | None:

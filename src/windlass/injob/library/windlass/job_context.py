@@ -43,6 +43,8 @@ class Context:
     """Host names of the replicas, by rank; empty if unknown."""
     checkpoint: Path | None
     """Folder of the checkpoints, which outlives this attempt."""
+    array_index: int | None = None
+    """Index of the array; None: the run is none."""
 
     @property
     def inside(self) -> bool:
@@ -56,7 +58,10 @@ def context(environ: Mapping[str, str] = os.environ) -> Context:
     >>> me = context({"WINDLASS_RUN": "train", "WINDLASS_RANK": "1", "WINDLASS_SIZE": "4"})
     >>> me.run, me.rank, me.size, me.attempt
     ('train', 1, 4, 0)
+    >>> context({"WINDLASS_RUN": "sweep-7", "WINDLASS_ARRAY_INDEX": "7"}).array_index
+    7
     """
+    array_index = environ.get("WINDLASS_ARRAY_INDEX", "")
     index = _number(environ, 0, "WINDLASS_INDEX")
     folder = environ.get("WINDLASS_CHECKPOINT", "")
     return Context(
@@ -68,6 +73,7 @@ def context(environ: Mapping[str, str] = os.environ) -> Context:
         size=_number(environ, 1, "WINDLASS_SIZE", "WORLD_SIZE"),
         hosts=tuple(part for part in environ.get("WINDLASS_HOSTS", "").split(",") if part),
         checkpoint=Path(folder) if folder else None,
+        array_index=int(array_index) if array_index else None,
     )
 
 
