@@ -214,3 +214,22 @@ def test_a_local_file_without_workdir_gives_a_hint(tmp_path, monkeypatch, capsys
     )
     job_options.hint_missing_workdir(Output(), job_options.Job(("python", "-c", "print(1)"), {}))
     assert capsys.readouterr().err == ""
+
+
+def test_counts_of_an_array_are_not_printed_with_each_index(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from windlass.cli.lib.jobs import log_output
+    from windlass.kinds.types import meta
+    from windlass.kinds.types import run as kind
+
+    narrator = log_output.Narrator(Output("human"), "sweep")
+    for phase, message in (("Running", "0 of 9"), ("Running", "1 of 9"), ("Failed", "9 of 9")):
+        spec = kind.RunSpec(
+            roles=[kind.Role(command=["true"])], array=kind.Array(indices="0-8", parallelism=1)
+        )
+        status = kind.RunStatus(phase=phase, reason="Why", message=message)  # type: ignore[arg-type]
+        narrator(kind.Run(metadata=meta.ObjectMeta(name="sweep"), spec=spec, status=status))
+    assert capsys.readouterr().err.splitlines() == [
+        "run/sweep Running: Why (0 of 9)", "run/sweep Failed: Why (9 of 9)",
+    ]  # fmt: skip

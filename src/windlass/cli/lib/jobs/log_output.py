@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 
 from windlass.cli.lib.output import Output, flush
 from windlass.kinds.types import run
 from windlass.sdk.transfer import logs as run_logs
 
+_ARRAY_EVERY = 5.0
+"""Seconds between two messages about an array whose phase stays."""
 _COLOURS = (
     "cyan",
     "yellow",
@@ -66,6 +69,8 @@ class Narrator:
         self._out = out
         self._name = name
         self._printed = ""
+        self._phase = ""
+        self._at = -_ARRAY_EVERY
 
     def __call__(self, current: run.Run) -> None:
         status = current.status
@@ -74,8 +79,12 @@ class Narrator:
         text = f"run/{self._name} {status.phase}"
         text += f": {status.reason}" if status.reason else ""
         text += f" ({status.message})" if status.message else ""
+        # The counts of an array change with each index that ends.
+        is_count = current.spec.array is not None and status.phase == self._phase
+        if is_count and time.monotonic() - self._at < _ARRAY_EVERY:
+            return
         if text != self._printed:
-            self._printed = text
+            self._printed, self._phase, self._at = text, status.phase, time.monotonic()
             self._out.hint(text)
             if self._out.mode == "json":
                 data = {"phase": status.phase, "reason": status.reason, "message": status.message}
