@@ -228,7 +228,7 @@ def test_counts_of_an_array_are_not_printed_with_each_index(
         spec = kind.RunSpec(
             roles=[kind.Role(command=["true"])], array=kind.Array(indices="0-8", parallelism=1)
         )
-        status = kind.RunStatus(phase=phase, reason="Why", message=message)  # type: ignore[arg-type]
+        status = kind.RunStatus(phase=phase, reason="Why", message=message)
         narrator(kind.Run(metadata=meta.ObjectMeta(name="sweep"), spec=spec, status=status))
     assert capsys.readouterr().err.splitlines() == [
         "run/sweep Running: Why (0 of 9)", "run/sweep Failed: Why (9 of 9)",
