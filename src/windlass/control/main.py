@@ -64,7 +64,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--context", help="default: the current one of the kubeconfig")
     parser.add_argument(
         "--listen", default="0.0.0.0:8080", metavar="HOST:PORT", type=_address,
-        help="where /healthz and /readyz are served, to everybody (default %(default)s)",
+        help="where /healthz and /readyz are served, without authentication (default %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--metrics-listen", metavar="HOST:PORT", type=_address,

@@ -232,7 +232,7 @@ class Follower:
         listener = Listener(self._port, self._secret).start()
         for number in _SIGNALS:
             signal.signal(number, lambda number, _frame: listener.end_when_alone(128 + number))
-        code = listener.told_to_end()
+        code = listener.wait_for_end()
         listener.stop()
         return code
 
@@ -255,7 +255,7 @@ class Listener:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def told_to_end(self) -> int:
+    def wait_for_end(self) -> int:
         while not self._end.wait(3600):
             continue
         return self._code

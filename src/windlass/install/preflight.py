@@ -223,7 +223,7 @@ async def _objects(store: KubernetesStore, known: dict[str, str]) -> Finding:
         )  # fmt: skip
     if not found:
         return Finding("objects", "ok", "as windlass install writes them")
-    told = [
+    listed_by_word = [
         f"{word}: {', '.join(listed[:_MOST_NAMED])}" + (
             f" and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
         )
@@ -231,7 +231,7 @@ async def _objects(store: KubernetesStore, known: dict[str, str]) -> Finding:
         if listed
     ]  # fmt: skip
     return Finding(
-        "objects", "missing" if found.missing else "limited", "; ".join(told),
+        "objects", "missing" if found.missing else "limited", "; ".join(listed_by_word),
         "What depends on them does not work, or works otherwise than installed.",
         "windlass upgrade writes them again.",
     )  # fmt: skip

@@ -118,7 +118,7 @@ async def _ready(session: client_session.Session, apply: Any, part: Any) -> str:
 
 
 async def leaders(session: client_session.Session) -> list[Facts]:
-    """From the leases: who leads, since when, and what the leader last reported of its work."""
+    """From the leases: which process leads, since when, and what it last reported of its work."""
     from windlass.control.runtime import work_report
     from windlass.kinds.values import times
 

@@ -41,17 +41,19 @@ def sentences(
     if by is not None and may_see(by.namespace):
         user = f" of {by.spec.user}" if by.spec.user else ""
         team = f" in {by.namespace}" if by.namespace != run.namespace else ""
-        who = f"by run {by.name}{user}{team} (priority {by.spec.priority}, own {run.spec.priority})"
+        actor = (
+            f"by run {by.name}{user}{team} (priority {by.spec.priority}, own {run.spec.priority})"
+        )
     elif preemptor(run):
-        who = "by a run of others"
+        actor = "by a run of others"
     else:
-        who = "by the platform"
+        actor = "by the platform"
     past = "was" if run.status.phase == "Queued" else "is being"
     reason = step.message.partition("; retry ")[0].removesuffix(".")
     since = f" {ages.age(step.at, now)} ago" if past == "was" else ""
     # The scheduler's own sentence of a preemptor says less: what all readers of the run may know.
     why = "" if reason.startswith("preempted by ") else f": {reason}"
-    return [f"It {past} preempted{since} {who}{why}. {_NEXT[run.status.phase]}"]
+    return [f"It {past} preempted{since} {actor}{why}. {_NEXT[run.status.phase]}"]
 
 
 def _last(run: Run) -> Transition | None:

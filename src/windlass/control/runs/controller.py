@@ -439,7 +439,7 @@ def _sooner(*moments: float | None) -> float | None:
 
 
 def _cause(owner: run.Run, move: state_machine.Move) -> str:
-    """Who caused a change of phase: of a preemption, what the scheduler recorded with it."""
+    """The cause of a change of phase: of a preemption, what the scheduler recorded with it."""
     if move.reason != reasons.Reason.PREEMPTED:
         return NAME
     if owner.status.eviction is not None:

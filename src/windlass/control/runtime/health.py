@@ -1,6 +1,6 @@
 """The probes of a controller process (/healthz, /readyz) over plain HTTP, and its metrics.
 
-The kubelet asks the probes, and everybody may. /metrics is on a port of its own, over TLS, for
+The kubelet asks the probes, without authentication. /metrics is on a port of its own, over TLS, for
 callers with the right to get that path. Nothing exposes objects or takes input. Only asyncio:
 importing an HTTP library would take a fifth of the start-up time of a scheduler. One response per
 connection.
@@ -57,7 +57,7 @@ async def exposing(
     admit: Admit,
     tls: ssl.SSLContext | None,
 ) -> AsyncIterator[int]:
-    """Serves /metrics inside the block to those whom `admit` admits; yields the port."""
+    """Serves /metrics inside the block to callers that `admit` admits; yields the port."""
 
     async def answer(path: str, headers: Mapping[str, str]) -> HttpAnswer:
         if path != "/metrics":

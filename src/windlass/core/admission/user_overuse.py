@@ -1,8 +1,8 @@
 """Users who got more than an equal share of their queue wait, while others wait below theirs.
 
 The same as `queue_overuse` does for queues. Small workloads can always use what comes free in small
-pieces, so a user of small workloads would keep nodes in pieces for ever, beside users
-who wait for whole ones. A user whose claim is used up therefore starts nothing on nodes that a
+pieces, so a user of small workloads would keep nodes in pieces for ever, beside users that wait
+for whole ones. A user whose claim is used up therefore starts nothing on nodes that a
 waiting workload of a user below the own claim could use. The claim is the user's entitlement
 (`core.fairness.user_shares`), less what the user got in excess of it lately.
 """

@@ -1,10 +1,10 @@
 """Advance reservations in a decision: which windows bind which workload, and what they hold back.
 
 A workload that a window does not admit must not run into it on reserved capacity. So before a
-decision every waiting workload is looked at as it would be if it started now: the windows that it
-would run into are named in the constraint of its roles, and from then on those nodes count as
-closed for it, wherever room is looked for. A start at a later time is looked at the same way, as of
-that time (`core.reservation.earliest_start`). How long a workload runs is what it says itself: its
+decision every waiting workload is examined as if it started now: the windows that it would run into
+are named in the constraint of its roles, and from then on those nodes count as closed for it,
+wherever free capacity is searched. A start at a later time is examined the same way, as of that
+time (`core.reservation.earliest_start`). How long a workload runs is what it says itself: its
 maximum, else what it expects. Learned estimates do not count here: an administrator's window is no
 guess.
 

@@ -43,14 +43,14 @@ class CapacityCache:
         self.totals: list[int] = []
         """By row, the sum over all nodes; `UNKNOWN`: not computed yet."""
         self._shapes: list[Shape] = []
-        self._gauge: RequestMatrix | None = None
+        self._requests: RequestMatrix | None = None
 
     def add(self, shape: Shape, capacities: Ints, seen: int) -> Ints:
         row = len(self.row)
         if row == len(self.table):
             more = np.zeros((max(4, row), self.table.shape[1]), np.int64)
             self.table = np.concatenate([self.table, more])
-        self.row[shape.id], self._gauge = row, None
+        self.row[shape.id], self._requests = row, None
         self._shapes.append(shape)
         self.seen.append(seen)
         self.totals.append(UNKNOWN)
@@ -58,10 +58,10 @@ class CapacityCache:
         kept[:] = capacities
         return kept
 
-    def gauge(self, resources: int) -> RequestMatrix:
-        if self._gauge is None:
-            self._gauge = RequestMatrix(self._shapes, resources)
-        return self._gauge
+    def requests(self, resources: int) -> RequestMatrix:
+        if self._requests is None:
+            self._requests = RequestMatrix(self._shapes, resources)
+        return self._requests
 
     def total(self, shape: Shape) -> int:
         row = self.row[shape.id]

@@ -76,7 +76,7 @@ class Cluster:
         self.domains = [of_domains(self.nodes, depth) for depth in range(len(levels))]
         """Per level, the number of the domain each node is in."""
         self.charges: dict[DeviceRequest, int] = {}
-        """What a request counts for in quotas; kept by `amounts`."""
+        """What a request counts for in quotas; filled by `core.quota.usage`."""
         self.node_filter = NodeFilter(self.nodes)
         self.reserved = reserved_capacity.Table()
         """What advance reservations hold back, as of the decision that is being made."""
@@ -403,7 +403,7 @@ class Cluster:
 
     def cached_shapes(self) -> RequestMatrix:
         """All shapes whose pod capacity is cached."""
-        return self._cache.gauge(len(self.resources))
+        return self._cache.requests(len(self.resources))
 
     def pod_capacities(self, shapes: RequestMatrix, where: Ints | slice) -> Ints:
         """The pod capacity by shape and node, computed anew."""

@@ -124,7 +124,7 @@ class Table:
                 if _may_take(request, held_request):
                     unlocked = bank.mode[where] == UNLOCKED
                     unlocked_devices = (bank.eligible(held_request)[where] & unlocked).sum(axis=1)
-                    # A share may lock a device that nobody holds yet: it counts as one.
+                    # A share may lock a device that no pod holds yet: it counts as one.
                     each = request.count if request.form == "whole" else 1
                     _lower(fit, held[where], unlocked_devices, each)
 

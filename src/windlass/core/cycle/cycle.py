@@ -79,7 +79,7 @@ class _BlockedHeads(set[tuple[str, str]]):
 
 
 class _StartedAtOnce(set[str]):
-    """Workloads for whose start no work was left, and for which there was room all the same."""
+    """Workloads for whose start no work was left, though there was capacity for them."""
 
 
 class Cycle:
@@ -238,7 +238,7 @@ class Cycle:
 
     def _starts_at_once(self, workload: Workload) -> bool:
         """For a start that was not looked for, because the work of this decision is used up: the
-        search for a reservation may find that there is room now. It starts one workload so, and
+        search for a reservation may find free capacity now. It starts one workload so, and
         no more; the next decision considers the others. A reservation for now would start it at a
         moment that no wake-up names."""
         state = self.state

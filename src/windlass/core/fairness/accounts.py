@@ -42,8 +42,8 @@ class Sharing(Protocol):
 
 
 def advance_queues(sharing: Sharing, seconds: float) -> None:
-    """Adds what queues held for so many seconds to their accounts. A single queue has nobody to be
-    compared with."""
+    """Adds what queues held for so many seconds to their accounts. A single queue has no
+    other to be compared with."""
     if len(sharing.queues) < 2:
         return
     tree, entitled = sharing.tree, sharing.entitlements()

@@ -1,8 +1,8 @@
 """Advance reservations: capacity that an administrator sets aside for a window of time.
 
 `control` and `sim` turn calendars (a date, a cron schedule) into concrete windows; the core knows
-only [start, end), the nodes or amounts, and who may use them. Not to be confused with
-`facts.Reservation`, the reserved start of a blocked workload.
+only [start, end), the nodes or amounts, and which workloads may use them. Not to be confused with
+`types.ReservationRecord`, the reserved start of a blocked workload.
 """
 
 from __future__ import annotations

@@ -123,9 +123,9 @@ def _no_node(
         certain = not number and where is None and shape.is_counted_exactly
         rule = f"its rules about other pods leave capacity for {number} of them" if number else ""
         return dataclasses.replace(failure, resolved=certain, rule=rule)
-    told = _excluding(context.cluster, pod_index, workload, request.role, free)
+    terms = _excluding(context.cluster, pod_index, workload, request.role, free)
     placed = f"with {number} of its pods placed, " if number else ""
-    return dataclasses.replace(failure, rule=f"{placed}{told}")
+    return dataclasses.replace(failure, rule=f"{placed}{terms}")
 
 
 def _excluding(
@@ -155,7 +155,7 @@ def _excluding(
         count = int((free & ~allowed).sum())
         if count:
             parts.append(f"{name} excludes {'it' if total == 1 else f'{count} of them'}")
-        free = free & allowed  # terms of two pods about each other are told once
+        free = free & allowed  # terms of two pods about each other are named once
     have = "1 node has" if total == 1 else f"{total} nodes have"
     return f"{have} the capacity, but {' and '.join(parts)}"
 

@@ -39,15 +39,15 @@ class Guarantees(Protocol):
 
 
 def granted(tree: Guarantees, served: Mapping[str, float]) -> dict[str, Sums]:
-    """What of its promised guarantee each queue is granted. `served`: use of late, in seconds of
+    """What of its nominal guarantee each queue is granted. `served`: use of late, in seconds of
     dominant share."""
     found: dict[str, Sums] = {name: {} for name in tree.queues}  # also of queues in no tree
 
     def divide(names: Iterable[str], there: Mapping[str, int]) -> None:
         left = dict(there)
         for name in sorted(names, key=lambda each: _place(tree, served, each)):
-            promised = tree.nominal[name]
-            found[name] = {r: _part(amount, left.get(r, 0)) for r, amount in promised.items()}
+            nominal = tree.nominal[name]
+            found[name] = {r: _part(amount, left.get(r, 0)) for r, amount in nominal.items()}
             for resource, amount in found[name].items():
                 left[resource] = left.get(resource, 0) - amount
             divide(tree.children.get(name, ()), found[name])
@@ -72,11 +72,11 @@ def _length(tree: Guarantees, name: str) -> float:
 
 
 def _holds(tree: Guarantees, name: str) -> bool:
-    """Whether the queue uses most of what it is promised, in the resource in which it is promised
-    the largest part of the cluster."""
-    promised = tree.nominal[name]
-    used = {resource: tree.used[name].get(resource, 0) for resource in promised}
-    return 2 * _share(tree, used) > _share(tree, promised)
+    """Whether the queue uses most of its guarantee, in the resource of which it is guaranteed the
+    largest part of the cluster."""
+    nominal = tree.nominal[name]
+    used = {resource: tree.used[name].get(resource, 0) for resource in nominal}
+    return 2 * _share(tree, used) > _share(tree, nominal)
 
 
 def _share(tree: Guarantees, amounts: Mapping[str, int]) -> float:
@@ -95,7 +95,7 @@ def next_turn(tree: Guarantees, at: float | None) -> Iterator[float]:
     if at is None or not tree.is_overcommitted:
         return
     served = tree.served
-    names = [name for name, promised in tree.nominal.items() if any(promised.values())]
+    names = [name for name, nominal in tree.nominal.items() if any(nominal.values())]
     waiting = [_turns(tree, served, name) for name in names if not _holds(tree, name)]
     for name in names:
         if waiting and _holds(tree, name):

@@ -78,8 +78,8 @@ class UserQuotas:
         return fork
 
     def settled(self, waiting_in: WaitingIn) -> UserQuotas:
-        """A fork that knows who is beyond the limit of submitted workloads, for a world in which
-        not all of them wait."""
+        """A fork that knows which users are beyond the limit of submitted workloads, where not
+        all of them wait."""
         copy = self.fork()
         copy._beyond = self.beyond(waiting_in)
         return copy

@@ -29,7 +29,7 @@ def comes_later(state: DecisionState, other: Workload, workload: Workload) -> bo
 
 
 def may_reserve(state: DecisionState, workload: Workload) -> bool:
-    """Whether a user of the workload's queue who has less than its own may still reserve."""
+    """Whether a user of the workload's queue with less than its own user may still reserve."""
     queue = state.queue_of(workload)
     if not queue_order.is_fair(queue) or not queue.max_reservations:
         return False

@@ -1,6 +1,6 @@
 """Firm reservations that a decision does not keep, each with the reason.
 
-A firm start is a promise: the next decision keeps it, makes it earlier, or withdraws it. Where one
+A firm start is kept by the next decision, made earlier, or withdrawn. Where one
 is lost, the step that lost it notes why (`note`); `made_by` compares what the last decision gave
 with what this one gives.
 """

@@ -1,8 +1,8 @@
 """Why a workload waits, in one sentence with numbers: the cheap verdict that every workload gets.
 
 It names only queues and amounts, which every user may see. Which workloads hold them is shown by
-`core.explain.explain`, to those who may know. Amounts are rounded so that a sentence never promises
-more than there is.
+`core.explain.explain`, to callers that may know. Amounts are rounded so that a sentence never
+names more than there is.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ def _no_capacity(
 
 
 def _closed(state: DecisionState, role: Role) -> str:
-    """Which nodes that could hold the role take no pods now, told once."""
+    """Which nodes that could hold the role take no pods now, found once per shape."""
     shape, known = state.context.cluster.shape_of(role), state.cache(MessageCache).closed
     if shape.id not in known:
         known[shape.id] = closed_nodes.remark(state.context.cluster, shape)

@@ -1,4 +1,4 @@
-"""The dashboard for Grafana: queues first, for those who share the cluster; then the components."""
+"""The dashboard for Grafana: queues first, then the components."""
 
 from __future__ import annotations
 

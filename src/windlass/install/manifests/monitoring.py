@@ -1,4 +1,4 @@
-"""Monitoring: what Prometheus scrapes and who it is, alert rules, and dashboards for Grafana.
+"""Monitoring: what Prometheus scrapes, its ServiceAccount, alert rules, and dashboards for Grafana.
 
 ServiceMonitor and PrometheusRule are kinds of the Prometheus Operator; a cluster without it gets
 the role binding and the dashboards only. A test compares each metric that is named here with what

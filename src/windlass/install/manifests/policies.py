@@ -291,8 +291,8 @@ def _queues() -> Iterator[Object]:
 
 
 def _privileges() -> Iterator[Object]:
-    """Only who may `prioritize` runs gets a priority above the default, or is not preempted. The
-    controllers copy what the user of a CronRun was allowed."""
+    """Only a user with the verb `prioritize` on runs gets a priority above the
+    default, or is not preempted. The controllers copy what the user of a CronRun was allowed."""
     controllers = rbac.ACCOUNTS[names.CONTROLLERS]
     ours = f"system:serviceaccount:{controllers}:{names.CONTROLLERS}"
     may = (

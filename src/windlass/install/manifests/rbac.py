@@ -56,7 +56,7 @@ _CALLERS: Rule = (
     ("create",),
     ("subjectaccessreviews.authorization.k8s.io", "tokenreviews.authentication.k8s.io"),
 )
-"""Who calls, and what may they: for /metrics, and for what the server serves."""
+"""To authenticate and authorise callers: for /metrics, and for what the server serves."""
 
 CLUSTER: dict[str, tuple[Rule, ...]] = {
     names.SCHEDULER: (

@@ -64,7 +64,7 @@ class Statement(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 def make(repository: LedgerRepository, team: str, month: str, now: int) -> Statement:
-    """Of a team; with an empty name of the whole platform, for those who may see it."""
+    """Of a team; with an empty name of the whole platform, for administrators."""
     start, end = periods.month(month)
     tables, report = {}, None
     for title, by in (TABLES if team else TABLES_OF_ALL).items():

@@ -223,7 +223,7 @@ class _Walk:
     """Walks the folder, with the ignore files of every folder on the way."""
 
     def __init__(self, root: Path, most_files: int, stopped: Stopped) -> None:
-        import pathspec  # late: only who packs a folder pays for it
+        import pathspec  # late: only packing a folder pays for it
 
         self.root = root
         self._stopped = stopped

@@ -56,7 +56,7 @@ class FrontProxy:
         )
 
     def identify(self, request: web.BaseRequest) -> Identity | None:
-        """The user for whom the API server calls; None if the caller is not the API server."""
+        """The user on whose behalf the API server calls; None for other callers."""
         transport = request.transport
         certificate = transport.get_extra_info("peercert") if transport is not None else None
         if not certificate or not self._trusts(certificate):

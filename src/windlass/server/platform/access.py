@@ -1,6 +1,6 @@
 """Access rules of routes: the router checks a route's rule before it calls the handler.
 
-A rule's audience says for whom the route is; the tenancy tests try it as every other caller:
+A rule's audience says which callers the route is for; the tenancy tests try it as all others:
 
     team      callers with a permission in the namespace that the path names
     platform  callers with a permission in all namespaces, and the platform's own agents

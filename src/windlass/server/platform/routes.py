@@ -1,7 +1,7 @@
 """The route table of the platform API: the one definition of routes and their access rules.
 
 The router dispatches and authorises by it, the OpenAPI document is generated from it, and the
-tenancy tests try each route as every caller for whom it is not. A path that is not here is not
+tenancy tests try each route as every caller that it is not for. A path that is not here is not
 served.
 """
 

@@ -1,4 +1,5 @@
-"""Asks the cluster who callers are (TokenReview) and what they may do (SubjectAccessReview).
+"""Asks the cluster for the identity of callers (TokenReview) and for their rights
+(SubjectAccessReview).
 
 Components that serve something themselves ask them. Answers are cached for a few seconds: ten
 requests of a client in a row cost one review, and a revoked permission is gone within that time.

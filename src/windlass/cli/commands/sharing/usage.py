@@ -21,7 +21,7 @@ _AMOUNTS = ("used", "borrowed", "lent", "waiting")
     examples=(
         "windlass usage                                  your team, this month",
         "windlass usage --month 2026-10 --by device,form",
-        "windlass usage --all --by team,device           everybody's, for administrators",
+        "windlass usage --all --by team,device           of all teams, for administrators",
         "windlass usage --all --by run,user --top 10     the largest users",
         "windlass usage --run train                      usage and cost of one run",
         "windlass usage --statement html -o october.html --month 2026-10",
@@ -33,7 +33,7 @@ _AMOUNTS = ("used", "borrowed", "lent", "waiting")
     )
 )
 @click.option("--team", default="", help="Usage of this namespace. [default: yours]")
-@click.option("--all", "everybody", is_flag=True, help="Usage of all teams, and idle capacity.")
+@click.option("--all", "all_teams", is_flag=True, help="Usage of all teams, and idle capacity.")
 @click.option("--user", default="", help="Only usage of this user.")
 @click.option("--run", default="", metavar="RUN", help="Only usage of this run.")
 @click.option("--queue", default="", help="Only usage in this queue.")
@@ -63,7 +63,7 @@ _AMOUNTS = ("used", "borrowed", "lent", "waiting")
 def usage(
     out: Output,
     team: str,
-    everybody: bool,
+    all_teams: bool,
     statement: str | None,
     output: str,
     fleet: bool,
@@ -72,7 +72,7 @@ def usage(
     **asked: Any,
 ) -> int:
     """Show resource usage over a time, and its cost."""
-    _check_combination(team, everybody, statement, output, fleet, verify, asked)
+    _check_combination(team, all_teams, statement, output, fleet, verify, asked)
     by = asked.pop("by") if fleet else ""
     if by not in ("", "model", "team"):
         raise _usage_error(f"--fleet cannot be grouped by {by}.", "Use --by model or --by team.")
@@ -81,7 +81,7 @@ def usage(
 
     async def work(session: client_session.Session) -> dict[str, Any] | str:
         place = f"{client_session.PLATFORM}/namespaces/{team or session.namespace}/{what}"
-        if everybody or fleet or verify:  # the whole platform
+        if all_teams or fleet or verify:  # the whole platform
             place = f"{client_session.PLATFORM}/{what}"
         if statement in (None, "text"):
             return await session.read(place, query)
@@ -115,7 +115,7 @@ _COVERED = {
 
 def _check_combination(
     team: str,
-    everybody: bool,
+    all_teams: bool,
     statement: str | None,
     output: str,
     fleet: bool,
@@ -123,7 +123,7 @@ def _check_combination(
     asked: dict[str, Any],
 ) -> None:
     """Refuses options that the chosen report would ignore, by name."""
-    flags = {"--team": team, "--all": everybody, "--fleet": fleet, "--verify": verify}
+    flags = {"--team": team, "--all": all_teams, "--fleet": fleet, "--verify": verify}
     given = [flag for flag, value in flags.items() if value]
     if verify and statement:
         given.append("--statement")

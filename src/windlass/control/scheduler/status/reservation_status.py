@@ -252,7 +252,7 @@ def _conflicts(
         if other.name != window.name
         and not other.amounts
         and other.overlaps(window.start, window.end)
-        and _whom(other) != _whom(window)
+        and _admitted(other) != _admitted(window)
         and not mine.isdisjoint(windows.nodes_of(other))
     ]
     if not found:
@@ -265,5 +265,5 @@ def _conflicts(
     )  # fmt: skip
 
 
-def _whom(window: types.AdvanceReservation) -> tuple[frozenset[str], ...]:
+def _admitted(window: types.AdvanceReservation) -> tuple[frozenset[str], ...]:
     return window.queues, window.namespaces, window.users

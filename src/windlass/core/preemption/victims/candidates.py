@@ -207,7 +207,7 @@ class Candidates:
 
 
 class Chained:
-    """Lists one after another. Thousands may go, and of few of them is asked who they are."""
+    """Lists one after another. Thousands may be evicted, and few of them are looked up by name."""
 
     def __init__(self, lists: Sequence[list[EvictionUnit] | Chained]) -> None:
         self._lists = lists

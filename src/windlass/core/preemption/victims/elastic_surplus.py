@@ -32,7 +32,7 @@ _PRIORITIES = 1 << 20
 
 
 class Yielding:
-    """Of one decision: which queues have surplus, and who may take it."""
+    """Of one decision: which queues have surplus, and which workloads may take it."""
 
     def __init__(self, state: DecisionState) -> None:
         self._tree: QuotaTree = state.snapshot.tree

@@ -156,7 +156,7 @@ class _Search:
             yield np.flatnonzero((ids == domain) & (most > 0))
 
     def _in_domain(self, nodes: Ints, free: Ints, most: Ints) -> tuple[Price, set[int]] | None:
-        """Node after node, the cheapest pod next; if that ends short of room, because small pieces
+        """Node after node, the cheapest pod next; if that frees too little, because small pieces
         used up what a larger one would have needed, as many pods of a node at once as can be."""
         for at_once in (False, True):
             filling = _Filling(self, nodes, free, most, at_once=at_once)

@@ -102,10 +102,10 @@ class RunService:
             found = await explainer.waiting(run)
         preempted = await self._preempted(call, run, explainer)
         if found is not None:
-            told = await self.explained(call, found, explainer)
+            explained = await self.explained(call, found, explainer)
             awaited = await self._dependencies(explainer, run)
-            told["sentences"] = [*preempted, *told["sentences"], *awaited]
-            return answer | told
+            explained["sentences"] = [*preempted, *explained["sentences"], *awaited]
+            return answer | explained
         known = await explainer.ends(run) if run.status.phase == "Running" else (None, "")
         answer |= narrative.of_other(run, *known, times.now())
         if run.status.phase == "Queued":
