@@ -16,6 +16,7 @@ import yaml
 
 import windlass
 from tests.embedded.test_cli_runs import Engine
+from tests.embedded.test_cli_sharing import delete_runs
 from tests.harness.waiting import until
 from windlass.cli.lib import exit_codes
 from windlass.kinds.values import times
@@ -40,9 +41,7 @@ def clean(engine: Engine) -> Iterator[None]:
     yield
     for name in engine.ok("reservation", "list", "-q").out.split():
         engine.ok("reservation", "delete", name)
-    for team in ("red", "blue"):
-        for name in engine.ok("get", "runs", "-N", team, "-q").out.split():
-            engine("delete", name, "-N", team)
+    delete_runs(engine, "red", "blue")
     until(lambda: not engine.ok("get", "pods", "-A", "-q").out.split())
 
 

@@ -38,10 +38,17 @@ def clean(engine: Engine) -> Iterator[None]:
     yield
     for team in ("red", "blue"):
         engine.ok("queue", "resume", team)
-        for name in engine.ok("get", "runs", "-N", team, "-q").out.split():
-            engine("delete", name, "-N", team)
-        until(lambda team=team: not engine.ok("get", "runs", "-N", team, "-q").out.split())
+    delete_runs(engine, "red", "blue")
     until(lambda: not any(item["running"] for item in tree(engine).values()))
+
+
+def delete_runs(engine: Engine, *teams: str) -> None:
+    """Deletes all runs of the teams; returns when none is left."""
+    for team in teams:
+        if names := engine.ok("get", "runs", "-N", team, "-q").out.split():
+            engine("delete", "runs", *(name.rpartition("/")[2] for name in names), "-N", team)
+    for team in teams:
+        until(lambda team=team: not engine.ok("get", "runs", "-N", team, "-q").out.split())
 
 
 def tree(engine: Engine) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.embedded.test_cli_runs import Engine
-from tests.embedded.test_cli_sharing import kill_server, phase, tree
+from tests.embedded.test_cli_sharing import delete_runs, kill_server, phase, tree
 from tests.harness.waiting import until
 from windlass.cli.lib import exit_codes
 
@@ -31,9 +31,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 @pytest.fixture(autouse=True)
 def clean(engine: Engine) -> Iterator[None]:
     yield
-    for team in ("red", "blue"):
-        for name in engine.ok("get", "runs", "-N", team, "-q").out.split():
-            engine("delete", name, "-N", team)
+    delete_runs(engine, "red", "blue")
     until(lambda: not any(item["running"] for item in tree(engine).values()))
 
 

@@ -1,9 +1,9 @@
 """The pytest plug-in: real servers as fixtures, started once per run and only when asked for.
 
-Loaded by pyproject.toml for every run. Tests marked `kubernetes` all go to one worker of
-pytest-xdist, so that a run has one control plane; those marked `kubelet` too, for the one cluster
-with real nodes. They are skipped where the binaries are missing and cannot be built, or where real
-nodes cannot be had, except under CI=true, where that is an error.
+Loaded by pyproject.toml for every run. The tests of a file go to one worker of pytest-xdist, which
+starts their servers once; those on real nodes all go to one worker, for the one cluster that has
+them. Tests marked `kubernetes` or `kubelet` are skipped where the binaries are missing and cannot
+be built, or where real nodes cannot be had, except under CI=true, where that is an error.
 """
 
 from __future__ import annotations
@@ -57,16 +57,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
 
+    # In the order of collection, the short tests of tests/unit come last and fill the end.
+    config.option.loadscopereorder = False
     return Together(config, log)
 
 
+_ALONE = ("tests/faults/", "tests/load/", "tests/properties/")
+"""Folders whose tests share no server and take long: each test is a group of its own."""
+
+
 def group_of(nodeid: str) -> str:
-    """Tests of one cluster tell a story in order; real nodes are dear, so one worker has them."""
+    """The group of a test; one worker runs all of a group. A file's tests share the servers that
+    the file starts, so both workers do not start them; real nodes are expensive, so one worker has
+    them."""
     file = nodeid.partition("::")[0]
-    if file.startswith("tests/kubernetes/"):
-        return file
     on_nodes = file in _ON_NODES or (file.startswith("tests/endtoend/") and "[kubernetes" in nodeid)
-    return "real nodes" if on_nodes else nodeid
+    if on_nodes:
+        return "real nodes"
+    return nodeid if file.startswith(_ALONE) else file
 
 
 @pytest.hookimpl(tryfirst=True)
