@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from bench import packing_decide, packing_fgd, report
+from bench import packing_decide, packing_fgd, packing_learned, report
 from windlass.core.packing import fragmentation_packer, potential
 from windlass.sim.inputs import openb
 
@@ -111,7 +111,7 @@ def policy_named(
     if name == LIVE:
         return packing_decide.Deciding(fleet)
     if name == "windlass-learned":
-        return fragmentation_packer.LearningPacker(fleet, weights)
+        return packing_learned.LearningPacker(fleet, weights)
     demand = potential.Demand(pods.counts())
     return fragmentation_packer.Packer(fleet, potential.build(demand, fleet, weights))
 

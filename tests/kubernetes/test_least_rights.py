@@ -97,8 +97,8 @@ def place(
 def test_every_right_is_used_and_nothing_is_refused(place: Installation, tmp_path: Path) -> None:
     alice = Cli(place.plane.token_kubeconfig("alice"))
     steps = (
-        runs_of_all_kinds, a_budget, a_reservation, pods_ask, runs_by_the_clock,
-        external_pods, volumes, logs, usage, metrics,
+        a_schedule, runs_of_all_kinds, a_budget, a_reservation, pods_ask, external_pods,
+        volumes, logs, usage, runs_by_the_clock, metrics,
     )  # fmt: skip
     for step in steps:
         step(place, alice, tmp_path)
@@ -240,12 +240,15 @@ def submit(place: Installation, name: str, more: Json) -> None:
     ok(place.rest.post(f"{API}/namespaces/red/runs", body), 201)
 
 
-def runs_by_the_clock(place: Installation, alice: Cli, _: Path) -> None:
+def a_schedule(place: Installation, alice: Cli, _: Path) -> None:
+    """First of all: the next full minute comes while the other steps run."""
     alice(
         "cron", "create", "-N", "red", "-n", "often", "--schedule", "* * * * *",
         "--", "true",
     )  # fmt: skip
 
+
+def runs_by_the_clock(place: Installation, alice: Cli, _: Path) -> None:
     def made() -> list[str]:
         listed = ok(place.rest.get(f"{API}/namespaces/red/runs"))["items"]
         return [each["metadata"]["name"] for each in listed if "often" in each["metadata"]["name"]]

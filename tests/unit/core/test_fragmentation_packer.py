@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench import packing_learned
 from windlass.core.packing import cutting_stock, fragmentation_packer, potential
 from windlass.core.packing.potential import UNIT, WHOLE, Demand, DemandShape, Fleet, Weights
 
@@ -411,9 +412,7 @@ def test_whole_devices_are_placed_by_the_rule_when_it_knows_what_binpack_does_no
 
 
 def test_learning_packer_fills_the_tightest_node_until_it_is_informed() -> None:
-    packer = fragmentation_packer.LearningPacker(
-        Fleet.of([(64_000, 0, 8, "A"), (64_000, 0, 4, "A")])
-    )
+    packer = packing_learned.LearningPacker(Fleet.of([(64_000, 0, 8, "A"), (64_000, 0, 4, "A")]))
     chosen = [packer.choose(whole(2)), packer.choose(whole(5))]
     assert chosen == [(1, [0, 1]), (0, [0, 1, 2, 3, 4])]
     assert packer.choose(whole(9)) is None

@@ -1,7 +1,9 @@
 """The data of one decision, and the questions that every step asks about it.
 
 A decision works on forks of the snapshot's cluster, quotas and pod index, so it changes nothing but
-this state. Steps are functions that take a `DecisionState`; `core.cycle.cycle` calls them in order.
+this state. The snapshot keeps caches for later decisions (pod capacities, and which columns of
+running workloads were read); no answer depends on them. Steps are functions that take a
+`DecisionState`; `core.cycle.cycle` calls them in order.
 
 What a step finds out and may need again is in a cache object of its own module, which the state
 holds by type (`cache`). Such an object compares counters of the state with those at which it was
