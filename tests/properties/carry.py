@@ -10,7 +10,8 @@ from windlass.core.snapshot import snapshot
 
 
 def carry_out(facts: ClusterFacts, decision: Decision, now: float) -> ClusterFacts:
-    """Placements run, evicted members leave (and still hold their room), nominations are kept."""
+    """Placements run, evicted members leave (and still hold their capacity), nominations are
+    kept."""
     return _facts_after(facts, steps(facts, decision, now))
 
 
@@ -39,7 +40,7 @@ def steps(facts: ClusterFacts, decision: Decision, now: float) -> list[snapshot.
 
 
 def members_left(facts: ClusterFacts, *, resubmit: bool = True) -> list[snapshot.Event]:
-    """Everybody who was told to go is gone; a unit that was stopped whole waits again."""
+    """All evicted pods are gone; a workload that was evicted whole waits again."""
     found: list[snapshot.Event] = []
     for running in facts.running:
         if not running.leaving:
@@ -153,5 +154,5 @@ def is_incomplete(running: Running) -> bool:
 
 
 def staying(running: Running) -> tuple[PodAssignment, ...]:
-    """Members that were not told to go."""
+    """Pods that were not evicted."""
     return tuple(s for s in running.pods if (s.role, s.index) not in running.leaving)

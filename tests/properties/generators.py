@@ -88,7 +88,7 @@ class NodeScores:
     """Units that can never start, nodes that take nobody, resources of which there is none."""
     forms: tuple[str, ...] = ("none", "whole", "whole", "share", "ratio", "partition", "two")
     bundled: bool = False
-    """Nodes say what their NUMA nodes have, and whoever wants devices wants them in one place."""
+    """Nodes say what their NUMA nodes have, and all requests for devices ask for a bundle."""
 
 
 ANYTHING = NodeScores()

@@ -46,7 +46,7 @@ def check(before: ClusterFacts, decision: Decision, after: ClusterFacts) -> None
 
 
 def nodes_are_not_overdrawn(facts: ClusterFacts, decision: Decision) -> None:
-    """Where members go, of what they use: a node may have shrunk under those who are there."""
+    """Where members go, of what they use: a node may have shrunk under the pods on it."""
     roles = {(key, role.name): role for key, u in _workloads(facts).items() for role in u.roles}
     used: dict[str, set[str]] = {}
     given_now: set[tuple[str, str]] = set()
@@ -88,7 +88,7 @@ def nodes_are_not_overdrawn(facts: ClusterFacts, decision: Decision) -> None:
 def numa_nodes_are_not_overdrawn(
     facts: ClusterFacts, node: Node, fresh: set[str], given_now: set[tuple[str, str]]
 ) -> None:
-    """What bundles hold on a NUMA node where somebody got devices now."""
+    """What bundles hold on a NUMA node where a workload got devices now."""
     places = {device.id: device.numa for device in node.devices}
     changed = {places[device] for where, device in given_now if where == node.name}
     for domain in node.numa:
@@ -184,7 +184,7 @@ def _grant_answers(request: DeviceRequest, device: Device, grant: Grant) -> None
 
 
 def gangs_are_whole(before: ClusterFacts, after: ClusterFacts) -> None:
-    """All of the least, or nobody; a gang that had lost members is completed or left as it is."""
+    """All of the minimum, or no pod; a gang that had lost members is completed or left as it is."""
     had = {each.workload.key: each for each in before.running}
     for running in after.running:
         workload = running.workload
@@ -231,7 +231,7 @@ def _domains(facts: ClusterFacts, pods: Iterable[PodAssignment], level: str) -> 
 
 
 def limits_are_kept(before: ClusterFacts, decision: Decision) -> None:
-    """Nobody starts above a limit of its queue or of a queue above it."""
+    """No workload starts above a limit of its queue or of a queue above it."""
     queues = {queue.name: queue for queue in before.queues}
     used = {name: Counter[str]() for name in queues}
     for running in before.running:
@@ -251,7 +251,7 @@ def limits_are_kept(before: ClusterFacts, decision: Decision) -> None:
 
 
 def namespaces_keep_their_quotas(before: ClusterFacts, decision: Decision) -> None:
-    """Nobody starts or grows where its namespace may hold no more; who leaves still counts, as the
+    """No workload starts or grows beyond the quota of its namespace; terminating pods count, as the
     cluster itself counts."""
     workloads = _workloads(before)
     used = {quota.namespace: Counter[str]() for quota in before.quotas}
@@ -271,8 +271,8 @@ def namespaces_keep_their_quotas(before: ClusterFacts, decision: Decision) -> No
 
 
 def users_keep_their_limits(before: ClusterFacts, decision: Decision) -> None:
-    """Nobody starts or grows beyond what its user may hold, or run at a time, in its queue and in
-    those above it; what was submitted beyond the limit does not start."""
+    """No workload starts or grows beyond what its user may hold, or run at a time, in its queue and
+    in those above it; what was submitted beyond the limit does not start."""
     workloads, running = _workloads(before), {each.workload.key for each in before.running}
     parents = {queue.name: queue.parent for queue in before.queues}
     for queue in before.queues:

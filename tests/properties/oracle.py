@@ -16,7 +16,7 @@ Choice = tuple[tuple[Device, DeviceRequest, int], ...]
 
 
 class Room:
-    """What is left of a cluster that nobody used yet."""
+    """What is left of an empty cluster."""
 
     def __init__(self, facts: ClusterFacts, *, closed_too: bool = True) -> None:
         self.closed_too = closed_too
@@ -67,7 +67,7 @@ class Room:
 
 def can_start(facts: ClusterFacts, workload: Workload, *, closed_too: bool) -> bool:
     """Whether the least of the unit fits in the empty cluster; `closed_too`: also on nodes that
-    take nobody now or are not there yet."""
+    take no pod now or are not there yet."""
     room = Room(facts, closed_too=closed_too)
     nodes = [n for n in facts.nodes if closed_too or (n.ready and n.ready_in <= 0)]
     if workload.gang:

@@ -18,7 +18,7 @@ look like a law that fails now and then, without an example."""
 
 def cases(normal: int, soak: int) -> Callable[[Any], Any]:
     """The same cases every time in the normal run; new ones in a soak, from the seed that the run
-    names first. Who fails prints the falsifying example, and the blob that repeats it."""
+    names first. A failed test prints the falsifying example, and the blob that repeats it."""
     chosen = settings(
         max_examples=soak if SOAK else normal,
         derandomize=not SOAK,

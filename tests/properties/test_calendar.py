@@ -1,4 +1,4 @@
-"""I15: what advance reservations promise, whatever the cluster, the windows and the events."""
+"""I15: the guarantees of advance reservations, whatever the cluster, the windows and the events."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_every_decision_in_a_history_keeps_out_of_windows(
     data: st.DataObject, facts: ClusterFacts, policy: Policy
 ) -> None:
     """Decide, carry out, let something happen, let time pass; the snapshot follows by events and
-    must answer as a fresh one. Nobody is placed, or promised a start, where a window closes."""
+    must answer as a fresh one. No workload is placed, or gets a reservation, where a window
+    closes."""
     snapshot, now = build(facts), NOW
     for _ in range(data.draw(st.integers(1, 4))):
         decision = cycle.decide(snapshot, now, policy)

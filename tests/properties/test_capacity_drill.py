@@ -1,8 +1,8 @@
 """The capacity drill, pure: a team idles, others borrow all it has, then it wants it back.
 
-On many random trees: whoever comes home has its guarantee within one decision and the time that
-those who were told to go take; the borrowers lose only what they must, by shrinking first; with a
-minimal runtime it happens at the promised moment; after that nothing moves, for 50 rounds. Then
+On many random trees: a returning queue has its guarantee within one decision and the time that
+the victims take to leave; the borrowers lose only what they must, by shrinking first; with a
+minimal runtime it happens at the stated moment; after that nothing moves, for 50 rounds. Then
 guarantees change and nodes are lost, and the same holds again. Live on both engines the same drill
 is `tests/embedded/test_capacity_drill.py` and `tests/kubernetes/test_capacity_drill.py`.
 """
@@ -129,8 +129,8 @@ def test_a_team_has_its_guarantee_back_within_one_decision_and_nothing_oscillate
     before = dict(drill.snapshot.running)
     free, want = drill.comes_home(home)
     decision = drill.decide()
-    # One decision frees room for all of it. A gang that leaves may leave more than its gainer
-    # takes; who gets the rest need not be named yet.
+    # One decision frees capacity for all of it. An evicted gang may free more than its preemptor
+    # takes; the rest need not be nominated yet.
     given_up = sum(len(each.pods) for each in decision.evictions)
     _loses_only_what_it_must(drill, before, max(0, want - free), given_up)
     drill.happen().go()
@@ -145,7 +145,7 @@ def _loses_only_what_it_must(
     drill: Drill, before: dict[str, Running], must: int, given_up: int
 ) -> None:
     """No more members than the newcomers need, but for the rest of the last gang that was split;
-    and nobody is stopped whole as long as a borrower has surplus to give."""
+    and no workload is evicted whole as long as a borrower has surplus to give."""
     gone = drill.evicted
     stopped = [key for key, count in gone.items() if count == len(before[key].pods)]
     largest = max((before[key].workload.roles[0].min_count for key in stopped), default=1)

@@ -83,11 +83,11 @@ def pressed() -> st.SearchStrategy[ClusterFacts]:
 
 def _pressed(seed: int) -> ClusterFacts:
     """A few kinds, several units of each, in front of a cluster full of those whom some of them
-    may stop. What one is told is told to the next until somebody goes, a promise is given or a
+    may evict. A verdict holds for the next one until a workload is evicted, a reservation made or a
     start is withheld: all of that happens here between the turns of one kind.
 
-    All wait in one queue. Between queues it does matter who is passed over: a head that surely
-    waits does not keep the next of its line from a turn, and who is asked in turn does."""
+    All wait in one queue. Between queues it does matter which one is skipped: a head that surely
+    waits does not keep the next of its queue from a turn, and one that is considered does."""
     throw = generators.dice(seed, "pressed")
     nodes = tuple(_node(i, throw) for i in range(throw.randint(2, 4)))
     gpus = sum(len(node.devices) for node in nodes)
@@ -117,8 +117,8 @@ def _pressed(seed: int) -> ClusterFacts:
 
 
 def _kind(throw: generators.Dice, queue: str, priority: int) -> Workload:
-    """Small or large, of any right; now and then without devices, so that whoever may stop it
-    finds somebody and no room."""
+    """Small or large, of any right; now and then without devices, so that a preemptor
+    finds a victim and no capacity."""
     model = _model(throw)
     workload = dataclasses.replace(
         _role(model, devices=()) if throw.one_in(5) else model,
@@ -131,7 +131,7 @@ def _kind(throw: generators.Dice, queue: str, priority: int) -> Workload:
 
 
 def _of_kind(workload: Workload, key: str, throw: generators.Dice) -> Workload:
-    """How long it runs makes nobody another kind, but decides which promises are in its way."""
+    """The duration changes no class, but decides which reservations are in its way."""
     return dataclasses.replace(
         workload,
         key=key,
@@ -269,7 +269,7 @@ _CHANGES = (
 def test_a_core_that_remembers_nothing_decides_the_same(
     facts: ClusterFacts, policy: Policy
 ) -> None:
-    for number in range(ROUNDS):  # then victims are on their way, and promises are out
+    for number in range(ROUNDS):  # then victims are terminating, and reservations exist
         now = NOW + 10 * number
         quick = cycle.decide(snapshot.build(facts), now, policy)
         after = carry.carry_out(facts, quick, now)
@@ -291,7 +291,7 @@ def _unlike_all(*_: object) -> object:
 
 
 def outcome(decision: Decision) -> object:
-    """What is decided, and who waits. Why, may differ: who is told what another was told is told of
+    """What is decided, and which workloads wait. Why, may differ: a shared verdict names
     what was in the way then; by now it may be more."""
     waits = {each.workload for each in decision.verdicts}
     return (

@@ -111,7 +111,8 @@ def test_an_odd_event_is_refused_and_changes_nothing_or_is_followed(
 
 
 def _happenings(facts: ClusterFacts) -> list[Event]:
-    """What follows from decisions: room that is taken, held and promised, states that are saved."""
+    """What follows from decisions: capacity that is taken, nominated and reserved, states that are
+    saved."""
     decision = cycle.decide(build(facts), 100.0)
     found = carry.steps(facts, decision, 100.0)
     found += [CheckpointSaved(running.workload.key, 50.0) for running in facts.running]

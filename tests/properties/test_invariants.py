@@ -163,7 +163,7 @@ def _tight(facts: ClusterFacts, throw: generators.Dice) -> ClusterFacts:
 @cases(120, 2000)
 @given(WORLDS)
 def test_a_decision_that_was_carried_out_is_a_fixpoint(facts: ClusterFacts) -> None:
-    """Nobody is stopped again, and again, for the same reason (five more rounds)."""
+    """No workload is evicted again and again for the same reason (five more rounds)."""
     for round_number in range(12):
         decision = decided(facts)
         note(f"round {round_number}: {decision}")
@@ -209,7 +209,7 @@ def test_a_workload_that_is_refused_for_capacity_would_not_fit_alone_either(
 @cases(60, 1500)
 @given(st.data(), generators.facts())
 def test_events_that_come_twice_change_nothing(data: st.DataObject, facts: ClusterFacts) -> None:
-    """After a crash the same things are told again (I13)."""
+    """After a crash the decision is the same (I13)."""
     decision = decided(facts)
     happenings = carry.steps(facts, decision, NOW)
     once = apply(build(facts), happenings)
@@ -232,7 +232,7 @@ def test_events_that_come_twice_change_nothing(data: st.DataObject, facts: Clust
 def test_a_gang_that_lost_a_pod_is_completed_before_any_workload_starts(
     data: st.DataObject, facts: ClusterFacts
 ) -> None:
-    """Where no quota forbids it, the gang gets its room back, however many wait (I14)."""
+    """Where no quota forbids it, the gang gets its capacity back, however many wait (I14)."""
     policy = Policy(grow=False, preempt=False, reclaim=False)
     free = tuple(dataclasses.replace(q, guarantee={}, limit={}, lend={}) for q in facts.queues)
     facts = dataclasses.replace(facts, queues=free, quotas=())

@@ -83,7 +83,7 @@ def test_impossible_is_only_said_where_even_empty_nodes_would_not_do(facts: Clus
 
 
 def _filling(facts: ClusterFacts) -> Iterator[Running]:
-    """Whoever holds all of a node, down to its last device."""
+    """A workload that holds all of a node, down to its last device."""
     for node in facts.nodes:
         grants = tuple(
             Grant(each.id, compute=each.compute, memory=each.memory) for each in node.devices

@@ -1,4 +1,4 @@
-"""Who may stop whom, and that a promised start is kept: I6, I8 and I9."""
+"""Which workload may evict which, and that a reservation is kept: I6, I8 and I9."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def _pod_index(seed: int, taste: generators.NodeScores) -> ClusterFacts:
 
 
 def rushed() -> st.SearchStrategy[ClusterFacts]:
-    """Queue b starts more in the very decision in which queue a has a right to room."""
+    """Queue b starts more in the very decision in which queue a has a right to capacity."""
     return st.builds(_rush, st.integers(0, 1 << 32))
 
 
 def _rush(seed: int) -> ClusterFacts:
     """The first of queue a is too large for its guarantee, so b has a turn before the others of a,
-    who are inside; half of what b starts cannot be stopped once it runs."""
+    which are within their guarantee; half of what b starts cannot be stopped once it runs."""
     pod_index, throw = _pod_index(seed, CROWDED), generators.dice(seed, "rush")
 
     def plain(key: str, queue: str, most: int, **more: Any) -> Workload:
@@ -128,7 +128,7 @@ def test_no_victim_could_have_been_reprieved(facts: ClusterFacts) -> None:
 def test_where_room_is_being_made_the_order_of_facts_does_not_matter(
     facts: ClusterFacts, seed: int
 ) -> None:
-    """Several may hold room that comes free at different times, some of it not at all (I10)."""
+    """Several may hold capacity that comes free at different times, some of it not at all (I10)."""
     after = carry.carry_out(facts, cycle.decide(build(facts), NOW), NOW)
     left = carry.after(after, carry.members_left(after)[::2])
     for each in (facts, after, left):
@@ -178,8 +178,8 @@ def _starts(facts: ClusterFacts, workload: Workload) -> bool:
 @given(st.one_of(crowded(), rushed()))
 def test_other_queues_take_back_only_what_was_borrowed(facts: ClusterFacts) -> None:
     """What others take leaves a queue its guarantee, or what it held before if that was less, in a
-    resource that the preemptor is guaranteed (I8, docs/reference/sharing.md G3). Who starts in the
-    same decision or is promised room counts. One gang may go beyond that, since it goes whole,
+    resource that the preemptor is guaranteed (I8, docs/reference/sharing.md G3). What starts in the
+    same decision or is reserved counts. One gang may go beyond that, since it goes whole,
     if it ran long enough (G4)."""
     decision = cycle.decide(build(facts), NOW)
     note(f"{decision}")
@@ -214,7 +214,7 @@ def _taken_back(facts: ClusterFacts, decision: Decision) -> Iterator[Eviction]:
 
 
 def _coming(facts: ClusterFacts, decision: Decision, queue: str) -> Counter[str]:
-    """What starts in a queue, grows there or is promised room, beyond what goes for it there."""
+    """What starts in a queue, grows there or is reserved, beyond what goes for it there."""
     workloads = {u.key: u for u in (*facts.waiting, *(r.workload for r in facts.running))}
     running = {each.workload.key: each for each in facts.running}
     total = Counter[str]()
@@ -270,7 +270,7 @@ def test_no_workload_within_its_guarantee_is_evicted_where_a_retraction_suffices
 
 
 def _others_are_promised(decision: Decision, preemptor: str) -> bool:
-    """Then room may be kept from it that it finds when it is alone."""
+    """Then capacity may be kept from it that it finds when it is alone."""
     return any(each.workload != preemptor for each in decision.reservations)
 
 
@@ -278,7 +278,7 @@ def _others_are_promised(decision: Decision, preemptor: str) -> bool:
 @given(rushed())
 def test_what_starts_is_not_taken_back_by_the_next_decision(facts: ClusterFacts) -> None:
     """Nothing happened between the two, so no queue has a right that it did not have (I7), and
-    nobody finds room who did not. But what is promised binds all who come after it in that
+    no workload finds capacity that did not before. But a reservation binds all that follow in that
     decision, and only some in the next."""
     calm = Policy(grow=False)
     decision = cycle.decide(build(facts), NOW, calm)
@@ -316,7 +316,7 @@ def test_a_reserved_start_is_kept_when_all_workloads_end_on_time(
 
 
 def _live(facts: ClusterFacts, coming: list[Workload]) -> None:
-    """Lets time pass from event to event; promises are held against what happens."""
+    """Lets time pass from event to event; reservations are compared with what happens."""
     snapshot = build(facts)
     promised: dict[str, float] = {}
     moments = sorted({workload.submitted for workload in coming})

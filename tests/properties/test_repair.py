@@ -1,4 +1,5 @@
-"""Gangs that lost a node: completed with the rights they had when they waited, or told why."""
+"""Gangs that lost a node: completed with the rights they had when they waited, or with a
+verdict."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def test_gangs_that_lost_a_node_are_completed_or_get_a_reason(
     facts: ClusterFacts, seed: int
 ) -> None:
     """Decisions keep every law; the snapshot that follows events decides as a fresh one; once all
-    that was decided has happened, nobody is stopped any more."""
+    that was decided has happened, no workload is evicted any more."""
     facts = _without_a_node(facts, generators.dice(seed, "lost"))
     snapshot = build(facts)
     for number in range(ROUNDS):
@@ -59,7 +60,7 @@ def test_a_gang_that_preempts_for_missing_pods_gets_them(facts: ClusterFacts, se
 
 
 def _without_a_node(facts: ClusterFacts, throw: generators.Dice) -> ClusterFacts:
-    """One node is lost with everything on it; some of those who run outrank others."""
+    """One node is lost with everything on it; some running workloads outrank others."""
     lost = throw.choice(facts.nodes).name
     running = []
     for each in facts.running:

@@ -1,4 +1,4 @@
-"""I9: a promised start is kept, whatever the orders, priorities, queues and what is borrowed."""
+"""I9: a reservation is kept, whatever the orders, priorities, queues and what is borrowed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_reserved_start_is_kept_unless_an_entitled_workload_passes(
     checker = compare.checker_for(played, variant, again=0)
     assert checker.reservation_check is not None
     outcome = engine.run(played, variant, checker=checker)
-    # Who lost its place in a strict queue waits behind a head that can never start.
+    # A workload that lost its place in a strict queue waits behind a head that can never start.
     strict = {queue.name for queue in played.facts.queues if queue.strict}
     shut = {r.job.workload.queue for r in outcome.records if not _can_run(r)} & strict
     for record in outcome.records:
@@ -40,7 +40,7 @@ def test_a_reserved_start_is_kept_unless_an_entitled_workload_passes(
 
 
 @cases(40, 1000)
-@example(19786, "lifo")  # a promise that got other devices was still seen on its old ones
+@example(19786, "lifo")  # a reservation that got other devices was still seen on its old ones
 @given(st.integers(0, 1 << 32), st.sampled_from(ORDERS))
 def test_among_equals_of_one_queue_no_workload_starts_after_its_reservation(
     seed: int, order: str

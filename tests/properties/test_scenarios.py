@@ -1,7 +1,7 @@
 """Known troubles of other schedulers, each as a small world that must come out well and stay so.
 
 Every scenario goes on for five more rounds after its goal: nothing may be started, stopped or
-promised differently any more.
+reserved differently any more.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def runs(facts: ClusterFacts) -> set[str]:
 
 
 def stays_calm(facts: ClusterFacts) -> None:
-    """Five more rounds in which nobody starts and nobody is stopped."""
+    """Five more rounds in which no workload starts and none is evicted."""
     _, made = rounds(facts, 5)
     assert not any(d.placements or d.evictions or d.nominations for d in made)
 
@@ -180,7 +180,8 @@ def test_kueue_4809_a_strict_head_without_quota_does_not_block_borrowers_of_othe
 
 
 def test_kueue_8309_a_strict_head_blocks_its_own_model_only_and_does_not_starve() -> None:
-    """H100s are taken: who wants A100s passes, small H100 units do not; the head's turn comes."""
+    """H100s are taken: a request for A100s passes, small H100 requests do not; the head's turn
+    comes."""
 
     def wants(key: str, model: str, count: int, at: float) -> Workload:
         role = Role("worker", 1, 1, {}, (DeviceRequest("gpu", count, models=(model,)),))
@@ -226,8 +227,8 @@ def test_kai_416_shares_by_memory_are_never_rounded_into_too_much() -> None:
 
 
 def test_tas_failed_after_nomination_a_place_that_broke_is_looked_for_again() -> None:
-    """The rack that was promised loses a node before its members are gone: the unit is not stuck
-    with the promise but starts in the other rack."""
+    """The reserved rack loses a node before its pods are gone: the workload is not stuck
+    with the reservation but starts in the other rack."""
     workload = gang("train", 2, gpu=8, topology=Topology("rack", required=True))
     nodes = tuple(machine(f"{r}{i}", 8, path=(r,)) for r in ("a", "b") for i in range(2))
     grants = tuple(_whole(f"g{i}") for i in range(8))

@@ -1,9 +1,9 @@
 """What a decision keeps of the future is what counting everything again finds (I9).
 
-Each promise has a shadow: its nodes as they will be when it is due. Whoever starts, is promised
-something or loses it again changes those shadows, and promised members move to other devices for
+Each reservation has a shadow: its nodes as they will be when it is due. What starts, is reserved
+or is released changes those shadows, and reserved pods move to other devices for
 each other. Devices here differ in model, size and form, so that another one is not as good; after
-every turn the shadows are counted anew, from who runs, who starts and who is promised what.
+every turn the shadows are counted anew, from what runs, starts and is reserved.
 """
 
 from __future__ import annotations
@@ -45,17 +45,18 @@ from windlass.core.snapshot.snapshot import Event, Snapshot, WaitingPut, Workloa
 
 pytestmark = CAMPAIGN
 HONEST = Policy(unknown_runtime="never", grow=False)
-"""Guesses nothing about those who say nothing."""
+"""Guesses nothing for workloads without a stated duration."""
 FORMS = frozenset(("whole", "share", "ratio", "partition"))
 
 
 @cases(150, 6000)
-@example(276, 13)  # who took back its room at the second look was still promised another start
+@example(276, 13)  # a workload that reclaimed from new starts still had another reservation
 @example(7, 13)  # a start that was withheld left its mark where it would have been
 @example(274, 11)  # two that start together both moved, and one still saw the other where it was
 @given(st.integers(0, 1 << 32), st.integers(3, 16))
 def test_free_capacity_beside_reservations_equals_a_recount(seed: int, count: int) -> None:
-    """Queues with guarantees and several priorities: promises are passed, dropped and made anew."""
+    """Queues with guarantees and several priorities: reservations are passed, dropped and made
+    anew."""
     throw = generators.dice(seed, "shadows")
     queues = tuple(
         Queue(
@@ -68,7 +69,7 @@ def test_free_capacity_beside_reservations_equals_a_recount(seed: int, count: in
     )
     coming = [_workload(seed, number, ("a", "b"), (10, 50, 90)) for number in range(count)]
     policy = dataclasses.replace(HONEST, preempt=throw.one_in(2), reclaim=throw.one_in(2))
-    if throw.one_in(2):  # one has all rights, which it takes back from who is about to start
+    if throw.one_in(2):  # one has all rights, which it reclaims from a start of this decision
         queues = (
             dataclasses.replace(queues[0], guarantee={"gpu": 4000, "cpu": 20_000}),
             dataclasses.replace(queues[1], guarantee={}, weight=100),
@@ -81,11 +82,13 @@ def test_free_capacity_beside_reservations_equals_a_recount(seed: int, count: in
 
 
 @cases(150, 6000)
-@example(36, 11)  # who moved for a passer moved to where somebody else was promised a later start
-@example(51, 12)  # who was due took another device than its own, and found that it may not
-@example(405, 16)  # a promise with a port took another device in the next decision
-@example(517, 16)  # a port that passed from one promise to the next was free in between
-@example(2657, 14)  # who would have fitted on another device waited for the next decision
+@example(36, 11)  # a reservation moved for a passer to where another had a later start
+@example(51, 12)  # a due reservation took another device than its own, and found that it may not
+@example(405, 16)  # a reservation with a port took another device in the next decision
+@example(517, 16)  # a port that passed from one reservation to the next was free in between
+@example(
+    2657, 14
+)  # a workload that would have fitted on another device waited for the next decision
 @given(st.integers(0, 1 << 32), st.integers(3, 16))
 def test_among_equals_no_reservation_gets_later_or_lost_on_different_devices(
     seed: int, count: int
@@ -190,12 +193,12 @@ def _history(
         yield now, decision
         apply(snapshot, carry.members_left(snapshot.facts(), resubmit=False))
         ends = {key: running.expected_end or now for key, running in snapshot.running.items()}
-        if decision.nominations:  # its room is free by now
+        if decision.nominations:  # its capacity is free by now
             ends["nobody"] = now + 1
 
 
 def _nothing_due_waits(snapshot: Snapshot, decision: Decision, now: float) -> None:
-    """Who is promised this very moment, on seats that are free, would wait for no reason."""
+    """A reservation for this very moment, on free devices, would wait for no reason."""
     if decision.nominations:
         return
     for each in decision.reservations:
@@ -246,7 +249,7 @@ def _compare_all(state: DecisionState) -> None:
 def _compare(state: DecisionState, held: shadows.Reservation) -> None:
     again, there = _shadow(state, held), held.nodes
     one, other = (_free(each, there) for each in (held.shadow, again))
-    if state.evictions:  # those who were told to go are counted as staying: never more room
+    if state.evictions:  # victims are counted as staying: never more capacity
         assert all((a <= b).all() for a, b in zip(one, other, strict=True)), held.record
     else:
         assert all((a == b).all() for a, b in zip(one, other, strict=True)), held.record
@@ -275,7 +278,7 @@ def _ports(cluster: Cluster, nodes: np.ndarray) -> set[tuple[int, int]]:
 
 
 def _shadow(state: DecisionState, held: shadows.Reservation) -> Cluster:
-    """One member after another: who is gone by then, then who has come."""
+    """One member after another: which left by then, then which came."""
     cluster, coming = (
         state.context.cluster.fork(()),
         list[tuple[Workload, tuple[PodAssignment, ...]]](),

@@ -71,7 +71,7 @@ def _queue(name: str, throw, gpus: int, parent: str = "") -> Queue:
 
 
 def _run(world: World, throw, key: str, queue: str) -> None:
-    """Somewhere, if there is room."""
+    """Somewhere, if there is capacity."""
     least, gpus = throw.choice(((1, 1), (1, 1), (1, 2), (2, 1), (1, 3)))
     more = throw.choice((0, 0, 0, 1, 2))
     bank = world.snapshot.cluster.device_table.unlocked.tolist()
@@ -146,7 +146,7 @@ def test_in_a_tree_of_queues_too(seed: int) -> None:
 
 
 def test_victims_are_nearly_always_the_cheapest() -> None:
-    """Of random worlds, gangs included, in which somebody must go."""
+    """Of random worlds, gangs included, in which a workload must be evicted."""
     best = all_ = 0
     seed = 0
     while all_ < COUNTED:

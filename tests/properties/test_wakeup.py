@@ -64,8 +64,8 @@ def test_until_it_wakes_reservations_hold_though_workloads_overrun(
 ) -> None:
     """Units that should have ended, and did not, are believed to end later and later. So are those
     that say nothing about their end. Until `wake_at` the same is believed of all of them, so that
-    the same is promised, and nobody passes who could not before. Patience ends at a moment that is
-    named, too."""
+    the same is reserved, and no workload passes that could not before. A delay ends at a moment
+    that is named, too."""
     facts = _promising(facts, order)
     snapshot, now = build(facts), NOW
     for pause in pauses:
@@ -83,7 +83,7 @@ def test_until_it_wakes_reservations_hold_though_workloads_overrun(
 
 
 def _promising(facts: ClusterFacts, order: Order | None) -> ClusterFacts:
-    """All queues in this order, promising as many as suits it; None: as they are."""
+    """All queues in this order, with as many reservations as suits it; None: as they are."""
     if order is None:
         return facts
     queues = (

@@ -1,6 +1,6 @@
 """Which workloads may be stopped for a preemptor, and at what cost, by trying every set.
 
-The contract of reclaim, told again in plain Python from the facts alone: one resource (`gpu`), a
+The contract of reclaim, restated in plain Python from the facts alone: one resource (`gpu`), a
 tree of queues, few workloads. Nothing of the core is used but the facts.
 """
 
@@ -185,7 +185,7 @@ class World:
         return max(found, default=())
 
     def _place(self, piece: EvictionUnit) -> tuple[float, ...]:
-        """Who stays longest in its queue is first."""
+        """The workload that stays longest in its queue is first."""
         saved = piece.running.checkpoint_at or 0.0
         since = max(piece.running.started, saved)
         return (piece.surplus, -self._priority(piece.workload), since, piece.running.started)

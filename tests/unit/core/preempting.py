@@ -1,4 +1,4 @@
-"""Small worlds for tests of preemption: who runs, who waits, and rounds of deciding."""
+"""Small worlds for tests of preemption: running and waiting workloads, and rounds of decisions."""
 
 import dataclasses
 from collections import Counter
@@ -74,7 +74,7 @@ class World:
         return self
 
     def run(self, each: Workload, *where: str, **more) -> "World":
-        """It runs on these nodes, on the first devices that nobody holds there."""
+        """It runs on these nodes, on the first devices that are free there."""
         pods = []
         for index, name in enumerate(where):
             held = {
@@ -124,7 +124,7 @@ class World:
         return self
 
     def go(self) -> "World":
-        """Who was evicted is gone, and queues again if nothing of it is left."""
+        """Evicted pods are gone; a workload without any pod left waits again."""
         self.now += 30
         for key, old in sorted(self.snapshot.running.items()):
             if not old.leaving:

@@ -1,4 +1,4 @@
-"""Small clusters and workloads for tests of promised starts."""
+"""Small clusters and workloads for tests of reservations."""
 
 from windlass.core.model.types import (
     ClusterFacts,

@@ -1,5 +1,5 @@
-"""Who is looked at in arrays gets what asking one by one gives it, also while others go and where
-promises are out."""
+"""Bounds in arrays give the answers of the search one by one, also while victims leave and where
+reservations exist."""
 
 import dataclasses
 
@@ -35,7 +35,9 @@ def test_a_workload_kept_out_of_reserved_capacity_preempts_where_it_may():
     pair = workload("pair", "a", members=2, gpus=8, priority=50, submitted=1.0)
     early = workload("early", "b", gpus=0, priority=50, submitted=1.5)
     long = workload("long", "b", gpus=8, priority=50, submitted=2.0, expected=10_000.0)
-    world.wait(pair, early, long)  # the promise is out when it is looked whether `long` must wait
+    world.wait(
+        pair, early, long
+    )  # the reservation exists when it is decided whether `long` must wait
     decision = world.decide()
     assert [each.workload for each in decision.reservations] == ["pair"]
     assert world.evicted == {"low": 1}

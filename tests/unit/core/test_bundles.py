@@ -92,7 +92,7 @@ def decided(
 
 
 def where(decision: Decision, key: str = "me") -> list[tuple[str, ...]]:
-    """The node and the very devices of each pod; nothing, if it waits."""
+    """The node and the specific devices of each pod; nothing, if it waits."""
     pods = next((each.pods for each in decision.placements if each.workload == key), ())
     return [(pod.node, *(grant.device for grant in pod.grants)) for pod in pods]
 
@@ -305,11 +305,12 @@ def test_what_fits_is_the_sum_of_what_each_place_has_of_everything(
     assert cluster.free.min() >= 0
 
 
-# --- making capacity, and promises ---------------------------------------------------------------
+# --- preemption and reservations ------------------------------------------------------------------
 
 
 def test_only_the_holder_of_the_cpu_of_a_numa_node_is_evicted() -> None:
-    """Only on the first NUMA node is there enough for it; who floats is not in its way."""
+    """Only on the first NUMA node is there enough for it; a pod without a bundle is not in its
+    way."""
     machine = node(domain(0, 8), domain(1, 4))
     bundled = runs(workload("bundled", DeviceRequest("gpu"), cpu=4, priority=10), "g0")
     floats = runs(loose("floats", DeviceRequest("gpu"), cpu=4, priority=10), "g2")
@@ -344,7 +345,7 @@ def test_a_reserved_start_waits_until_its_numa_node_is_free() -> None:
     assert (promise.workload, promise.start) == ("me", NOW + 500)
 
 
-# --- what is told -------------------------------------------------------------------------------
+# --- verdicts -----------------------------------------------------------------------------------
 
 
 def test_a_wait_for_cpu_near_devices_names_how_much_is_missing() -> None:

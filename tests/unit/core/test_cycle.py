@@ -1,4 +1,5 @@
-"""The cycle: promises that are kept or void, orders, bounds of the work, and input that is bad."""
+"""The cycle: reservations that are kept or void, orders, bounds of the work, and input that is
+bad."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def started(decision: cycle.Decision) -> list[str]:
     return [placement.workload for placement in decision.placements]
 
 
-# --- promises -----------------------------------------------------------------------------------
+# --- reservations -------------------------------------------------------------------------------
 
 PROMISED = (Nomination("me", pods("n0")),)
 
@@ -257,7 +258,7 @@ def test_what_was_not_looked_at_is_unresolved_never_impossible() -> None:
 
 
 def test_of_those_not_looked_at_one_for_which_a_reservation_finds_room_now_starts() -> None:
-    """A reservation for this very moment would start at one that nobody named."""
+    """A reservation for this very moment would start at one that no wake-up names."""
     waiting = tuple(workload(f"u{i}", submitted=float(i)) for i in range(5))
     facts = ClusterFacts(tuple(node(f"n{i}") for i in range(10)), (Queue("q"),), waiting=waiting)
     decision = decided(facts, Policy(operations=1, grow=False))
@@ -311,7 +312,7 @@ def test_a_device_that_was_set_up_anew_under_a_partition_is_counted_as_taken() -
     )
 
 
-# --- what one is told holds only for those of whom it is true -------------------------------------
+# --- a shared verdict holds only for its equivalence class ----------------------------------------
 
 
 def several(key: str, workers: int, helpers: int) -> Workload:

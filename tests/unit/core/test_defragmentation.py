@@ -1,4 +1,5 @@
-"""Moving running workloads so that a waiting one fits: who is moved, where to, and who is not."""
+"""Moving running workloads so that a waiting one fits: which are moved, where to, and which are
+not."""
 
 import dataclasses
 
@@ -14,7 +15,7 @@ LATELY = {"started": NOW - 3600, "checkpoint_at": NOW - 60}
 
 
 def fragmented(**more) -> World:
-    """Two nodes of four GPUs, each half full: nobody with four fits, though four are free."""
+    """Two nodes of four GPUs, each half full: no pod of four fits, though four are free."""
     world = World([node("n0", 4), node("n1", 4)], [Queue("a"), Queue("b")])
     world.run(workload("x", "a", 1, 2, **{"movable": True, **more}), "n0", **LATELY)
     world.run(workload("y", "b", 1, 2, priority=90), "n1", **LATELY)

@@ -134,7 +134,8 @@ def test_place_decides_which_surplus_of_another_queue_goes() -> None:
 
 
 def test_many_workloads_at_once_decide_as_one_by_one() -> None:
-    """With more than 64 that wait, arrays say who surely waits; surplus is in them."""
+    """With more than 64 waiting workloads, bounds in arrays say which surely wait; surplus is in
+    them."""
     world = on_one_node([Queue("a"), Queue("b")], priority=90)
     world.wait(*(workload(f"s{i:02}", "ab"[i % 2]) for i in range(80))).decide()
     assert sum(world.evicted.values()) == 7

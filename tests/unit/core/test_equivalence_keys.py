@@ -1,4 +1,4 @@
-"""What is remembered of one workload holds for those alike, and for nobody else (I12), by name.
+"""What is cached of one workload holds for its equivalence class and no other (I12), case by case.
 
 `tests/properties/test_equivalence_classes.py` decides random cases with and without remembering.
 """
@@ -47,7 +47,7 @@ def test_a_workload_with_affinity_is_considered_again_once_its_target_starts():
 
 
 def test_a_workload_with_spread_terms_is_considered_again_once_a_matching_pod_starts():
-    """There is one on a and none on b, which is too small: until somebody starts there."""
+    """There is one on a and none on b, which is too small: until a workload starts there."""
     evenly = Spread("host", (Requirement("app", "In", ("x",)),))
     spread = [
         workload(key, role(1, 6, labels=APP, spreads=(evenly,)), submitted=at)
@@ -60,8 +60,8 @@ def test_a_workload_with_spread_terms_is_considered_again_once_a_matching_pod_st
 
 
 def test_of_several_roles_each_workload_is_tried_as_it_would_rather_sit():
-    """Where the first sits decides whether the second finds a place: who spreads its pods does
-    not speak for who packs them."""
+    """Where the first runs decides whether the second finds a place: a workload that spreads its
+    pods has no verdict in common with one that packs them."""
     roles = role(2, 3, name="one"), role(1, 4, name="other")
     nodes = [host("a", 2), host("b", 6), host("c", 5)]
     loose, tight = (
@@ -99,7 +99,7 @@ def test_a_verdict_for_delaying_a_reservation_does_not_apply_to_one_that_ends_be
 
 def test_a_verdict_for_quota_and_reservation_does_not_apply_to_one_that_ends_before():
     """Both may stop `low` to stay inside their queue's limit, but the capacity that it leaves is
-    promised from the time at which it would have ended."""
+    reserved from the time at which it would have ended."""
     queues = [Queue("few", limit={"cpu": 4000}), Queue("wide", weight=9)]
     low = runs("low", "a", end=NOW + 100, cpu=4, queue="few", priority=1)
     head = workload("head", role(1, 8), queue="wide", expected=100.0)
@@ -162,7 +162,7 @@ def test_a_quota_verdict_before_an_eviction_does_not_apply_after_it():
 @EITHER_WAY
 def test_a_workload_refused_before_a_retraction_is_considered_again(rules, low, many, monkeypatch):
     """`mine` needs one of the two GPUs on which `late` is about to start; `small` fits on the
-    other. It was told to wait for another reason in each case."""
+    other. Its verdict had another reason in each case."""
     monkeypatch.setattr(batch_bounds, "MANY", many)
     queues = [Queue("a", guarantee={"gpu": 1000}), Queue("b", reserve=0, **rules)]
     world = preempting.World([preempting.node("n", 2)], queues)
@@ -179,7 +179,7 @@ def test_a_workload_refused_before_a_retraction_is_considered_again(rules, low, 
 
 def test_workloads_of_one_class_under_quota_have_the_same_right_to_reclaim():
     """Both may take back what b borrows. First that is `low`, which is not where they must be; once
-    `strong` is promised its capacity, `r1` and `r2` hold what is borrowed."""
+    `strong` has a reservation, `r1` and `r2` hold what is borrowed."""
     queues = [
         Queue("p", limit={"gpu": 4000}),
         Queue("a", "p", guarantee={"gpu": 2000}, weight=9),
@@ -197,8 +197,8 @@ def test_workloads_of_one_class_under_quota_have_the_same_right_to_reclaim():
 
 
 def test_a_workload_with_a_reservation_is_considered_itself_whatever_the_verdict_on_its_class():
-    """The other came first, finds no capacity and may be promised nothing; who runs ends earlier
-    than it said when the promise was made."""
+    """The other came first, finds no capacity and gets no reservation; the running one ends earlier
+    than it said when the reservation was made."""
     waiting = [
         workload(key, role(1, 8), expected=100.0, submitted=at)
         for key, at in (("other", 0.0), ("promised", 1.0))

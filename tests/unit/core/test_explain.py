@@ -1,4 +1,4 @@
-"""`explain`: what one workload is told, and that every change it names really starts the
+"""`explain`: the sentences on one workload, and that every change it names really starts the
 workload."""
 
 from __future__ import annotations

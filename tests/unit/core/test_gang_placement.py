@@ -1,4 +1,4 @@
-"""Where pods go: all or nothing, near each other, beside whom they may be, and the books."""
+"""Where pods go: all or nothing, near each other, affinity to other pods, and accounting."""
 
 import collections
 

@@ -1,4 +1,4 @@
-"""Quotas of namespaces: nobody starts beyond one, whatever its queue; and which nodes are held
+"""Quotas of namespaces: no workload starts beyond one, whatever its queue; and which nodes are held
 back for a while."""
 
 from __future__ import annotations

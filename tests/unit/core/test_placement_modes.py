@@ -83,7 +83,7 @@ def started(decision: cycle.Decision) -> list[str]:
 
 
 def where(decision: cycle.Decision, key: str = "me") -> list[tuple[str, ...]]:
-    """The node and the very devices of each pod; nothing, if it waits."""
+    """The node and the specific devices of each pod; nothing, if it waits."""
     pods = next((each.pods for each in decision.placements if each.workload == key), ())
     return [(pod.node, *(grant.device for grant in pod.grants)) for pod in pods]
 
@@ -227,7 +227,7 @@ def test_a_3g_partition_takes_four_of_eight_memory_slices() -> None:
 
 
 def one_place(*waiting: Workload, queue: Queue = Q[0]) -> list[str]:
-    """Who gets the only device."""
+    """The workload that gets the only device."""
     return started(decided(ClusterFacts((node("n", gpu()),), (queue,), waiting=waiting)))
 
 
@@ -243,7 +243,7 @@ def test_lifo_starts_the_newest_and_fifo_the_oldest_but_priority_comes_first() -
 def shared(
     *queues: Queue, running: tuple[Running, ...] = (), accounts: tuple[Account, ...] = ()
 ) -> list[str]:
-    """Of one workload in each queue that has no queues below it, who gets the last device."""
+    """Of one workload in each leaf queue, the one that gets the last device."""
     parents = {queue.parent for queue in queues}
     leaves = [queue.name for queue in queues if queue.name not in parents]
     waiting = tuple(workload(f"of-{name}", DeviceRequest("gpu"), queue=name) for name in leaves)
@@ -287,7 +287,8 @@ def test_use_above_the_entitlement_counts_by_default() -> None:
 
 
 def test_a_workload_without_a_duration_passes_if_its_history_group_ended_soon_enough() -> None:
-    """A real history of 60 seconds each: the head is promised the device in 200 seconds."""
+    """A real history of 60 seconds each: the head gets a reservation of the device in 200
+    seconds."""
     history = History()
     for number in range(40):
         for history_key, seconds in (("quick", 60.0), ("slow", 900.0)):

@@ -1,4 +1,4 @@
-"""Who makes capacity for whom, and how much: rights, costs, protection."""
+"""Preemption: which victims, and how many: rights, costs, protection."""
 
 import dataclasses
 
@@ -229,7 +229,7 @@ def test_the_least_work_lost_goes_first_and_checkpoints_count():
 
 
 def test_one_elastic_workload_gives_to_many_in_one_decision():
-    """Its surplus first, then whoever is left; and nobody waits for another's grace."""
+    """Its surplus first, then the other victims; no preemptor waits for another's grace period."""
     world = World([node("n1", 16)], two_queues(10, 4))
     world.start(workload("wide", "b", members=2, most=8))
     for number in range(8):
@@ -448,7 +448,7 @@ def test_workloads_of_one_class_under_quota_get_one_verdict(monkeypatch) -> None
 
 def test_a_start_with_victims_is_not_withdrawn():
     """Between the two decisions a queue with a right to the capacity asks for it: it takes it back
-    from the preemptor afterwards, as from anybody who runs; the victim did not go for nothing."""
+    from the preemptor afterwards, as from any running workload; the eviction was not in vain."""
     world = World([node("n", 1)], two_queues(0, 1))
     world.start(workload("low", "a", priority=10)).wait(workload("high", "a", priority=90)).decide()
     assert set(world.evicted) == {"low"}

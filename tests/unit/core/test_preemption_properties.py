@@ -53,7 +53,7 @@ def test_a_borrower_does_not_start_before_an_entitled_workload_behind_a_blocked_
 
 def behind_a_wide_head(nodes, *, guarantees=(1, 2), running, waiting):
     """Queue a: its first is too large for the guarantee, so queue b has a turn before the others
-    of a, who are inside."""
+    of a, which are within their guarantee."""
     world = World(nodes, two_queues(*guarantees))
     for each, where in running:
         world.run(each, *where)
@@ -132,7 +132,7 @@ def test_capacity_of_a_retracted_start_is_offered_to_all_waiting_workloads_in_th
 
 @pytest.mark.parametrize("preemptible", [True, False])
 def test_a_workload_that_takes_a_starts_capacity_is_not_blocked_by_its_own_reservation(preemptible):
-    """`mine` was promised a start for when `runs` ends, then `late` starts on what it needs now."""
+    """`mine` has a reservation for when `runs` ends, then `late` starts on what it needs now."""
     world = behind_a_wide_head(
         [node("n0", 1), node("n1", 1), node("n2", 1)],
         guarantees=(2, 1),
@@ -154,7 +154,7 @@ class PodLabelIndex:
     def __init__(self, seed, nodes, running, waiting):
         self.throw = throw = dice(seed, nodes, running, waiting)
         self.modest = throw.one_in(3)
-        """Nobody borrows and everybody has a piece of some node: whoever does not fit must wait,
+        """No queue borrows and each holds a piece of some node: what does not fit must wait,
         whatever it is guaranteed."""
         gpus = [
             throw.choice((2, 2, 2, 3) if self.modest else (1, 2, 2, 2, 4)) for _ in range(nodes)
@@ -172,8 +172,8 @@ class PodLabelIndex:
         self.world.wait(*(self.comes(f"w{i}") for i in range(waiting)))
 
     def queue(self, name, gpus):
-        """Mostly with guarantees that the cluster can just keep: then who borrows takes from
-        somebody, and who is inside has a right to capacity that may lie in pieces."""
+        """Mostly with guarantees that the cluster can just keep: then a borrowing queue takes from
+        another, and one within its guarantee has a right to capacity that may lie in pieces."""
         fair = gpus // len(self.names)
         own = fair if self.modest else self.throw.choice((0, 1, fair, fair, fair))
         return Queue(
@@ -312,8 +312,8 @@ def test_no_victim_could_be_spared(pod_index):
 @given(crowds)
 def test_deciding_again_evicts_no_workload_and_all_end(pod_index):
     """I7. But a queue that grew beyond its guarantee may have to give up as much again: what was
-    free lay in pieces, and for its pods elsewhere somebody else may have a right to capacity. For
-    that one those of its own queue go as well whom it outranks, if only both together do."""
+    free lay in pieces, and for its pods elsewhere another workload may have a right to capacity.
+    For that one, lower workloads of its own queue are evicted too, if only both together help."""
     world = pod_index.world
     before = dict(world.snapshot.running)
     world.decide()
@@ -345,8 +345,9 @@ def _devices_of(who, members):
 
 
 def test_what_a_queue_grew_by_comes_back_from_the_surplus_that_stands_last():
-    """Its workload of higher priority grew by two where they are of no use to who takes back; the
-    other gives up what it grew by, and a pod that it had before, behind the grown ones."""
+    """Its workload of higher priority grew by two where they are of no use to the reclaiming
+    workload; the other gives up what it grew by, and a pod that it had before, behind the grown
+    ones."""
     world = PodLabelIndex(300051, 4, 9, 4).world
     grown = {each.workload: len(each.pods) for each in world.decide().placements}
     assert grown == {"w1": 1, "r2": 2, "r3": 1}
@@ -361,7 +362,7 @@ def test_what_a_queue_grew_by_comes_back_from_the_surplus_that_stands_last():
 
 def test_a_workload_pushed_beyond_the_guarantee_by_a_reservation_is_evicted_in_the_same_decision():
     """`w3` has a right to four devices and comes first, but `r2`, which has them, is inside its
-    queue's guarantee. Then `w0` of that queue is promised capacity and stands before `r2`."""
+    queue's guarantee. Then `w0` of that queue has a reservation and stands before `r2`."""
     world = PodLabelIndex(78, 4, 9, 4).world
     world.decide()
     assert world.evicted == {"r0": 1, "r3": 2, "r2": 2}
@@ -373,7 +374,7 @@ def test_a_workload_pushed_beyond_the_guarantee_by_a_reservation_is_evicted_in_t
 
 
 def test_a_workload_that_grew_beyond_a_guarantee_gives_back_as_much_where_it_helps():
-    """The first world in which a decision after growth stopped somebody: two pieces of one device
+    """The first world in which a decision after growth evicted a workload: two pieces of one device
     lie on two nodes; the workload that grows onto the one gives up a pod on the other."""
     world = PodLabelIndex(1, 3, 10, 4).world
     (grown,) = (each for each in world.decide().placements if each.workload == "r2")
@@ -430,8 +431,8 @@ def test_what_is_freed_is_held_for_the_preemptor_however_slowly_victims_go(pod_i
 @given(crowds)
 def test_no_other_queue_takes_what_is_inside_a_guarantee(pod_index):
     """I8: what other queues leave of a victim's queue plus the largest of the victims is more than
-    its guarantee. What a workload of its own queue takes, that queue keeps; who starts in the same
-    decision or is promised more than it takes there counts, for it may stand before a gang that is
+    its guarantee. What a workload of its own queue takes, that queue keeps; what starts in the same
+    decision or reserves more than it takes there counts, for it may stand before a gang that is
     then beyond the guarantee."""
     world = pod_index.world
     found = world.decide()
@@ -500,7 +501,7 @@ def _gpus(each):
 @given(crowds)
 def test_a_workload_that_is_passed_over_would_have_waited_if_considered(pod_index):
     """Screening saves work and changes no answer. One waits alone, so that only the answer counts,
-    not whose turn it was; nothing is promised: who may be promised a start is always asked."""
+    not whose turn it was; nothing is reserved: a workload that may reserve is always considered."""
     world = pod_index.world
     facts = world.snapshot.facts()
     queues = tuple(dataclasses.replace(queue, reserve=0) for queue in facts.queues)

@@ -1,4 +1,4 @@
-"""The sharing tree: limits, guarantees, lending, who borrows, whose turn it is."""
+"""The sharing tree: limits, guarantees, lending, borrowing, the next queue."""
 
 import pytest
 from hypothesis import given

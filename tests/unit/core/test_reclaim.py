@@ -1,4 +1,5 @@
-"""The contract between queues: what may be reclaimed, from whom, in which order, at what cost."""
+"""The contract between queues: what may be reclaimed, from which queue, in which order, at what
+cost."""
 
 import pytest
 
@@ -120,7 +121,7 @@ def test_above_the_queue_only_resources_of_its_own_guarantee_are_judged():
     settles(world, "a1")
 
 
-# --- non-preemptible workloads: what is guaranteed to nobody is for all
+# --- non-preemptible workloads: what is guaranteed to no queue is for all
 
 
 def test_capacity_without_a_guarantee_may_be_used_by_non_preemptible_workloads():
@@ -253,7 +254,7 @@ def test_a_queue_takes_back_what_a_queue_below_it_borrows():
 
 
 def test_what_is_used_in_a_parent_itself_is_given_back_to_its_children():
-    """All of org's guarantee is promised to a; a workload of org itself holds it."""
+    """All of org's guarantee is a's nominal guarantee; a workload of org itself holds it."""
     queues = [Queue("org", guarantee=gpus(8)), Queue("a", parent="org", guarantee=gpus(8))]
     world = World([node("n1")], queues)
     world.run(workload("direct", "org", gpus=8), "n1")
@@ -262,7 +263,7 @@ def test_what_is_used_in_a_parent_itself_is_given_back_to_its_children():
     settles(world, "a1")
 
 
-# --- who gives first
+# --- the order of victims
 
 
 def test_the_queue_that_borrows_most_gives_first():

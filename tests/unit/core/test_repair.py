@@ -96,7 +96,7 @@ def test_a_gang_does_not_preempt_in_a_paused_queue() -> None:
 
 
 def test_members_stay_out_of_capacity_that_is_reserved_for_others() -> None:
-    """The head was promised n1 at a time when the gang still runs."""
+    """The head has a reservation on n1 at a time when the gang still runs."""
     world = World([node("n0", 1), node("n1", 1)], [Queue("a")])
     world.run(workload("gang", "a", 2, expected=7200.0), "n0", expected_end=NOW + 7200)
     head = workload("head", "a", 2, expected=60.0)

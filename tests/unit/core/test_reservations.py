@@ -1,4 +1,4 @@
-"""Promises to blocked heads: when, where, who may pass, and that they are kept."""
+"""Reservations of blocked heads: when, where, what may pass, and that they are kept."""
 
 import dataclasses
 
@@ -153,7 +153,7 @@ def test_a_head_over_its_quota_gets_no_reservation():
     assert not decide(snapshot([node("a"), node("b")], running, [HEAD], queues), NOW).reservations
 
 
-# --- who may pass -------------------------------------------------------------------------------
+# --- what may pass ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_a_share_is_not_placed_on_a_reserved_whole_device():
     assert started(decision) == {"p"}
 
 
-# --- promises in later decisions ----------------------------------------------------------------
+# --- reservations in later decisions ------------------------------------------------------------
 
 
 def test_a_reservation_binds_workloads_with_an_earlier_turn_in_the_next_decision():
@@ -335,7 +335,7 @@ def test_workloads_on_reserved_capacity_are_evicted_when_it_is_due():
 
 
 def test_reservations_made_out_of_turn_still_see_each_other_in_the_next_decision():
-    """`small` starts before the head and runs on beside it: nobody gets its part twice."""
+    """`small` starts before the head and runs on beside it: no capacity is given away twice."""
     head = workload("head", role(1, 12), expected=10.0)
     small = workload("small", role(1, 5), expected=40.0, submitted=1.0)
     late = workload("late", role(1, 5), expected=40.0, submitted=2.0)
@@ -391,7 +391,7 @@ def roles_of(draw) -> tuple[Role, ...]:
 
 @st.composite
 def demand(draw) -> list[tuple[float, float, Workload]]:
-    """(arrives, really runs, workload); who says how long it runs says the truth or more."""
+    """(arrives, really runs, workload); a stated duration is the true one or longer."""
     found = []
     for i in range(draw(st.integers(3, 14))):
         lasts = draw(st.integers(1, 60))

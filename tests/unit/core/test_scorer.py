@@ -121,7 +121,7 @@ def test_members_of_a_gang_see_each_other() -> None:
     cluster = Cluster([node("a", devices=2), node("b", devices=2), node("c", devices=1)])
     rule = learned(cluster, [role(count=1), role(count=2)])
     placed = dict(assign(rule, cluster, role(count=1), 3))
-    assert placed.pop(2) == 1  # the single device, and one node whole for who needs two
+    assert placed.pop(2) == 1  # the single device, and one node whole for a pod of two
     assert list(placed.values()) == [2]
     assert sum(cluster.pod_capacity(cluster.shape_of(role(count=2)))) == 2, (
         "nothing was really taken"
@@ -154,7 +154,7 @@ def test_member_without_devices_takes_cpu_that_devices_can_spare() -> None:
 
 
 def test_member_without_devices_goes_where_none_are_asked_for() -> None:
-    """Nodes without devices first, and a kind that nobody wants is none; then it is judged."""
+    """Nodes without devices first, and a kind without demand is none; then scores decide."""
     card = Device("nic", "nic", forms=frozenset(("whole",)))
     bare = Node("y", {"cpu": 256_000, "memory": 512 * GIB})
     unwanted = Node("z", {"cpu": 256_000, "memory": 512 * GIB}, (card,))
@@ -179,7 +179,7 @@ def test_member_without_devices_is_judged_by_every_kind_that_is_asked_for() -> N
 
 
 def test_a_decision_about_devices_teaches_nothing_to_those_without() -> None:
-    """Only demand counts: a question about a kind that nobody asked for changes no later answer."""
+    """Only demand counts: a query about a kind without demand changes no later answer."""
     nodes = [node("a", cpu=64), node("b", cpu=16)]
     fresh, asked = (after_demand(nodes, [role(cpu=4)]) for _ in range(2))
     places(asked, role(count=1))

@@ -1,4 +1,4 @@
-"""Promises beside each other and beside those who pass: nobody's devices are given away twice.
+"""Reservations beside each other and beside passing workloads: no device is given away twice.
 
 `tests/properties/test_shadows.py` counts all of this again for random cases; here are those that
 were once wrong, by name.
@@ -45,7 +45,7 @@ def with_models(*models, cpu=10) -> Node:
 
 
 def devices_of(decision) -> dict[str, list[str]]:
-    """Workload -> devices that it starts on, or is promised."""
+    """Workload -> devices that it starts on, or that are reserved for it."""
     return {
         each.workload: [grant.device for pod in each.pods for grant in pod.grants]
         for each in (*decision.placements, *decision.reservations)
@@ -57,7 +57,7 @@ def pod(*ids, number=0, name="w") -> PodAssignment:
 
 
 def test_a_workload_moved_for_a_passer_does_not_move_onto_capacity_reserved_after_the_passer():
-    """`first` must leave g0 to the passer, and g1 is promised to `second` from 100 on, when the
+    """`first` must leave g0 to the passer, and g1 is reserved for `second` from 100 on, when the
     passer is long gone and `first` still runs: it moves to g2."""
     nodes = [with_models("old", "new", "old")]
     holder = Running(workload("r", role(1, 4, gpus(1))), (pod("g2"),), 0.0, NOW + 50)
@@ -89,7 +89,7 @@ def test_no_workload_passes_if_one_moved_for_it_would_delay_a_later_one():
 
 
 def test_a_passer_takes_an_unreserved_device_if_it_may_not_take_another():
-    """The tightest device is promised to one that can use no other."""
+    """The tightest device is reserved for one that can use no other."""
     nodes = [with_models("old", "new", "new")]
     running = [runs("r", "a", cpu=9, end=NOW + 50)]
     head = workload("head", role(1, 3, of("old")), expected=10.0)
@@ -154,8 +154,8 @@ def test_a_port_that_one_reservation_frees_and_the_next_takes_is_not_reserved_a_
 
 
 def test_only_a_reservation_that_does_not_hold_beside_a_passer_is_dropped():
-    """`urgent` takes what `first` was promised; what `second` was promised after that still binds
-    who has its turn in between."""
+    """`urgent` takes what is reserved for `first`; the later reservation of `second` still binds
+    a workload that is considered in between."""
     nodes = [with_models("old", "new", "new")]
     running = [runs("r", "a", cpu=9, end=NOW + 50)]
     first = workload("first", role(1, 3, of("old")), expected=500.0)
@@ -175,7 +175,7 @@ def test_only_a_reservation_that_does_not_hold_beside_a_passer_is_dropped():
 
 
 def test_a_workload_moved_for_a_passer_is_seen_there_by_one_that_starts_with_it():
-    """Both promises start together and both must move, each to a device of its own."""
+    """Both reservations start together and both must move, each to a device of its own."""
     nodes = [with_models(*("old",) * 6)]
     running = [
         runs("r", "a", cpu=9, end=NOW + 50),
@@ -196,7 +196,7 @@ def test_a_workload_moved_for_a_passer_is_seen_there_by_one_that_starts_with_it(
 
 
 def test_a_workload_that_should_have_ended_does_not_grow_into_reserved_capacity():
-    """It is believed to be as late again, so it would be there when the head is due."""
+    """It is estimated to be as late again, so it would be there when the head is due."""
     elastic = workload("e", role(1, 1, most=9))
     late = Running(elastic, (PodAssignment("w", 0, "b"),), 0.0, expected_end=NOW - 60)
     head = workload("head", role(2, 6), expected=100.0)
@@ -222,7 +222,7 @@ def test_a_neighbour_that_should_have_ended_is_believed_to_be_there_as_long_as_i
 
 def test_a_workload_that_reclaims_from_starts_is_neither_blocked_by_nor_given_a_reservation():
     """`guest` may start until `right` is due. `right` comes after it, behind a large head of its
-    own queue, and has a right to the capacity at once: also where it was promised the same
+    own queue, and has a right to the capacity at once: also where the same was reserved for it
     later."""
     firm = workload("firm", role(1, 0, gpus(1)), queue="other", preemptible=False)
     running = [Running(firm, (pod("g1"),), 0.0, NOW + 500)]
@@ -277,7 +277,7 @@ def test_a_reservation_lasts_while_its_queue_has_reached_a_limit_and_binds_other
 
 
 def test_partitions_and_ports_that_are_being_freed_for_one_are_not_reserved_for_another():
-    """The victim still has them, and so has who will come: they are gone once, not twice."""
+    """The victim still has them, and so has the next one: they leave once, not twice."""
     sliced = [node("a", gpus=1)]
     part = Grant("g0", "partition", 428, 500, profile="3g", start=0)
     for want, pods in (
@@ -321,7 +321,7 @@ def test_a_reservation_that_was_retained_at_its_turn_binds_all_later_workloads()
 
 
 def test_the_reservation_of_a_passed_workload_is_not_counted_against_the_passer():
-    """A queue that promises one start promises it to its first, whatever it promised before."""
+    """A queue with one reservation gives it to its first workload, whatever it reserved before."""
     nodes = [node("a"), node("b")]
     low = workload("low", role(2, 8), expected=100.0, priority=10)
     urgent = workload("urgent", role(2, 8), expected=100.0, priority=90, submitted=1.0)
@@ -375,7 +375,7 @@ def test_a_gap_before_a_reservation_is_found_although_useless_capacity_is_freed_
 
 
 def test_capacity_that_is_being_freed_comes_back_when_its_preemptor_ends():
-    """Also where it is known from an earlier promise when everybody else does."""
+    """Also where earlier reservations tell when all others end."""
     leaving = dataclasses.replace(runs("old", "a", end=NOW + 10), leaving=(("w", 0),))
     equal = runs("equal", "b")
     far = runs("far", "c", cpu=9, end=NOW + 500, queue="z", preemptible=False)

@@ -1,4 +1,5 @@
-"""Parts of devices that nobody can ever grant: the sentence says what is missing and what helps."""
+"""Parts of devices that no node can ever grant: the sentence says what is missing and what
+helps."""
 
 from __future__ import annotations
 
@@ -192,7 +193,7 @@ GRANTED = [
     ("request_", "there"), [each[1:] for each in GRANTED], ids=[each[0] for each in GRANTED]
 )
 def test_a_request_is_granted_only_on_nodes_that_can(request_: DeviceRequest, there: Node) -> None:
-    """Beside it stands a node on which nobody grants anything."""
+    """Beside it stands a node on which no plug-in grants anything."""
     (placed,) = decide(request_, node("other", WHOLE_ONLY), there).placements
     assert [pod.node for pod in placed.pods] == ["n"]
 

@@ -1,4 +1,4 @@
-"""Limits per user of a queue: they bind that user with exact numbers, and delay nobody else."""
+"""Limits per user of a queue: they bind that user with exact numbers, and delay no other user."""
 
 from __future__ import annotations
 

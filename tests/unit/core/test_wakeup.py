@@ -1,4 +1,4 @@
-"""When time alone changes who is promised a start: late workloads, and patience that ends."""
+"""When time alone changes the reservations: late workloads, and delays that end."""
 
 import dataclasses
 
@@ -20,13 +20,13 @@ from windlass.core.model.types import PodAssignment, Queue, ReservationRecord, W
 from windlass.core.reservation import allowance
 from windlass.core.snapshot.snapshot import ReservationsPut, apply
 
-# --- who runs longer than it should -------------------------------------------------------------
+# --- workloads that run longer than stated ------------------------------------------------------
 
 
 def test_the_estimated_end_of_an_overrun_stays_until_the_scheduler_wakes():
     """The head waits for one that should have ended 30 s ago, and `passer` would end before that
-    is given up. If the head were promised a later start at each moment, the passer would slip in
-    at one that nobody named."""
+    is given up. If the head got a later reservation at each moment, the passer would slip in
+    at one that no wake-up named."""
     passer = workload("passer", role(1, 8), expected=70.0, submitted=1.0)
     world = snapshot([node("a"), node("b")], [runs("r", "a", end=NOW - 30)], [HEAD, passer])
     first = decide(world, NOW)
@@ -54,7 +54,7 @@ def test_a_workload_that_ends_at_this_moment_is_not_late_yet():
     assert NOW < decision.wake_at < NOW + 1e-5
 
 
-# --- where only who waited long is promised a start ---------------------------------------------
+# --- where only a workload that waited long gets a reservation ----------------------------------
 
 LONG = allowance.RESERVATION_DELAY * 100.0
 """For HEAD, which runs for 100 s."""
@@ -130,7 +130,7 @@ def test_a_reservation_is_kept_whatever_is_estimated_of_its_length_since():
 
 @pytest.mark.parametrize("many", [1, 70])
 def test_a_new_workload_does_not_hide_another_of_its_class_that_waited_long(many):
-    """What one is told holds for all of its kind, but not how long they waited."""
+    """A verdict holds for all of its class, but not how long they waited."""
     young = [since(1.0, key=f"young-{n:02}", expected=50.0) for n in range(many)]
     assert promises(told(*young, since(LONG))) == {"head": NOW + 50}
 
