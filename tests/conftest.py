@@ -18,10 +18,10 @@ for _variable in ("KUBECONFIG", "WINDLASS_STATE"):
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The normal run tries the same cases every time: whoever changes something sees what the change
-# did. New cases are for `make soak`; it names the seed before the first of them.
+# The normal run tries the same cases every time, so that a failure follows from a change. New cases
+# are for `make soak`; it names the seed before the first of them.
 # No deadlines and no complaints about slow cases: how long one takes by the clock says more about
-# who else is on the machine.
+# other load of the machine.
 _SOAK = os.environ.get("WINDLASS_SOAK") == "1"
 _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
 settings.register_profile(

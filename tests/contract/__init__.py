@@ -1,4 +1,4 @@
-"""What the object API promises, stated once and checked on every engine.
+"""What the object API guarantees, stated once and checked on every engine.
 
 The same cases run against a real kube-apiserver and against the embedded server: where they say
 the same, controllers and clients cannot tell them apart. Expectations were taken from the real

@@ -1,4 +1,4 @@
-"""History is not kept for ever: whoever asks for what was forgotten is told to list again."""
+"""History is compacted: a watch from a compacted revision gets 410 and lists again."""
 
 from __future__ import annotations
 

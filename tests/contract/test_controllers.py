@@ -38,7 +38,7 @@ async def store(engine: str, request: pytest.FixtureRequest) -> AsyncIterator[St
 @pytest.fixture
 async def node(store: Store, ns: str) -> str:
     """A node that is ready, and by label and taint only for this test's runs: what other tests
-    left in line must not take its room."""
+    left in the queue must not take its capacity."""
     name = f"node-{ns}"
     taint = core.Taint(key="case", value=ns, effect="NoSchedule")
     await store.create(

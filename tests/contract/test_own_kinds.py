@@ -194,7 +194,7 @@ def test_a_new_run_shows_its_phase_before_a_controller_has_written_one(api: Rest
     (listed,) = ok(api.get(own(ns, "runs")))["items"]
     for shown in (created, ok(api.get(own(ns, "runs", "a"))), listed):
         assert shown["status"]["phase"] == "Queued"
-    # Kept by whoever writes another part of the status first, and of the spec.
+    # Kept by a client that writes another part of the status first, and of the spec.
     part = {"status": {"reason": "WaitingForCapacity"}}
     written = ok(api.merge(own(ns, "runs", "a", "status"), part))
     assert written["status"] == {"phase": "Queued", "reason": "WaitingForCapacity"}
@@ -213,7 +213,7 @@ def test_same_run_twice_reads_the_same(api: Rest, ns: str) -> None:
     assert ok(api.get(own(ns, "runs", "a"))) == created
 
 
-# --- fields that nobody knows -------------------------------------------------------------------
+# --- unknown fields -----------------------------------------------------------------------------
 
 
 def test_unknown_field_is_dropped_and_warned_of(api: Rest, ns: str) -> None:

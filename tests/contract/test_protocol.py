@@ -1,4 +1,4 @@
-"""HTTP itself: who is asking, which methods, bodies that are none, what is too large."""
+"""HTTP itself: authentication, which methods, bodies that are none, what is too large."""
 
 from __future__ import annotations
 

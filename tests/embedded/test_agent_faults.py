@@ -167,7 +167,7 @@ def check(pods: list[dict[str, Any]], lost: set[str], engine: Engine) -> None:
 
 
 def _of(pid: int, folder: Path) -> bool:
-    """A process of a pod of this engine that nobody looks after any more."""
+    """A process of a pod of this engine that no agent looks after any more."""
     with contextlib.suppress(OSError):
         environment = Path(f"/proc/{pid}/environ").read_bytes()
         return f"WINDLASS_CONTAINER={folder}".encode() in environment

@@ -1,7 +1,7 @@
 """What Arena's users do with jobs, row by row of the reference, through the command line.
 
 Its twin through the SDK is `test_arena_rows`. What `test_cli_runs` shows already (A6, A7, A19 and
-parts of the others) is not told again.
+parts of the others) is not repeated.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def state(platform: Platform, tmp_path: Path) -> Path:
 
 
 def waited(*arguments: object) -> float:
-    """Seconds that the one who waits would wait from now on."""
+    """Seconds that the waiting run would wait from now on."""
     result = invoke("simulate", *arguments, "--json")
     assert result.code == exit_codes.OK, result.err
     [policy] = result.json["policies"]

@@ -83,7 +83,7 @@ def test_a_plan_of_a_tree_file_names_runs_that_start_and_stop_before_it_is_appli
     for number in range(4):
         submit(engine, "red", f"r{number}")
     until(lambda: tree(engine)["red"]["running"] == 4)
-    # Times are told to the second. These four are the elder, hold one node and are guaranteed.
+    # Times are in seconds. These four are the elder, hold one node and are guaranteed.
     second = int(time.time())
     until(lambda: int(time.time()) > second)
     for number in range(4, 8):
@@ -107,7 +107,7 @@ def test_a_plan_of_a_tree_file_names_runs_that_start_and_stop_before_it_is_appli
     assert "would start: blue/b1" in dry.out
     assert "blue gains: is guaranteed 5 gpu instead of 4" in dry.out
     assert phase(engine, "blue", "b1")[0] == "Queued"
-    assert engine("queue", "apply", "-f", more).code == exit_codes.USAGE  # nobody answers
+    assert engine("queue", "apply", "-f", more).code == exit_codes.USAGE  # no server answers
     engine.ok("queue", "apply", "-f", more, "--yes")
     until(lambda: phase(engine, "blue", "b1")[0] == "Running")
     assert tree(engine)["red"]["running"] == 3

@@ -78,7 +78,7 @@ def test_programs_get_figures_and_the_same_bytes_every_time(jobs: Path) -> None:
 
 
 def test_under_shortest_a_head_is_passed_until_it_has_waited_long(tmp_path: Path) -> None:
-    """Half of the node is always busy: `head`, which wants all of it and runs for 50 s, is promised
+    """Half of the node is always busy: `head`, which wants all of it and runs for 50 s, gets
     a start after 12 times as long, unless the queue says otherwise."""
     path = tmp_path / "jobs.csv"
     small = "".join(f"small-{n:03},{50 * n},100,4,ada\n" for n in range(40))

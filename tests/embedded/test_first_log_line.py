@@ -1,5 +1,5 @@
-"""The way of a job through every room, with real processes: POST, decide, assignment, pod, process,
-exit code, log; and the same with the agent or the server killed on the way.
+"""The way of a job through every package, with real processes: POST, decide, assignment, pod,
+process, exit code, log; and the same with the agent or the server killed on the way.
 
 Jobs wait for files that the test makes, so nothing here depends on how fast the machine is.
 """

@@ -109,7 +109,7 @@ def test_killed_between_any_two_steps_every_run_is_written_down_once(engine, tmp
 def test_a_run_that_is_deleted_is_kept_until_it_is_written_down_and_its_usage_stays(engine):
     engine.ok(
         "run", "-n", "gone", *SMALL, "--", "true"
-    )  # less than a second: it is told all the same
+    )  # less than a second: it is recorded all the same
     engine.ok("delete", "run", "gone")
     until(lambda: "gone" not in engine.ok("get", "runs", "-q").out, "it is gone")
     # Seconds count when they are over.

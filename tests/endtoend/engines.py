@@ -64,7 +64,7 @@ class Cluster(Embedded):
         return {"kubeconfig": self.platform.kubeconfig}
 
     def sees(self, folder: Path) -> dict[str, Any]:
-        # Jobs run as nobody that this machine knows.
+        # Jobs run as a user that this machine does not know.
         folder.chmod(0o777)
         return {"mounts": {str(folder): f"host:{folder}"}}
 
@@ -85,7 +85,7 @@ class Cluster(Embedded):
             self._open_second(False)
 
     def clear(self) -> None:
-        """Names and room are free again for the next module."""
+        """Names and capacity are free again for the next module."""
         api = self.platform.cluster.plane.rest
         for path in ("/apis/windlass.dev/v1alpha1/namespaces/default/cronruns", RUNS):
             assert api.delete(path).status == 200

@@ -47,7 +47,7 @@ def agent_of(engine: Cluster) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def parted(address: str) -> Iterator[None]:
-    """Nothing comes to an address or from it, and nobody is told."""
+    """Packets to an address and from it are dropped without an error."""
     rules = [["to", address, "blackhole"], ["from", address, "blackhole"]]
     for rule in rules:
         subprocess.run(["ip", "rule", "add", *rule], check=True)
@@ -127,7 +127,7 @@ def progress_of(engine: Cluster, uid: str) -> Path:
 
 
 def its_log(engine: Cluster, agent: dict[str, Any]) -> str:
-    """What the agent says, from the disk of its node: through the API nobody reaches it now."""
+    """What the agent says, from the disk of its node: the API cannot reach it now."""
     about = agent["metadata"]
     folder = f"/var/log/pods/{about['namespace']}_{about['name']}_{about['uid']}/agent"
     node = engine.platform.cluster.nodes[0]

@@ -321,7 +321,7 @@ def test_a20_all_of_it_from_python(client: windlass.Client) -> None:
 
 
 def _as_user(kubeconfig: str, name: str) -> str:
-    """The admin's kubeconfig, acting as somebody who has no rights."""
+    """The admin's kubeconfig, acting as a user without rights."""
     import yaml
 
     config = yaml.safe_load(kubeconfig)

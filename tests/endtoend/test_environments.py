@@ -1,4 +1,5 @@
-"""Environments of a team as they are really made: once, by whom, and what is told if they are not.
+"""Environments of a team as they are really made: once, by which run, and the message if they are
+not.
 
 A package of the working folder is built by a backend of its own, which waits until the test lets it
 go: so builds can be looked at, and killed, while they are under way.

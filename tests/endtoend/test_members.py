@@ -90,7 +90,7 @@ def test_too_little_shared_memory_is_reported_with_the_size_to_ask_for(
     status = client.run(["python3", "-c", BUS], **words).wait(90).status
     assert (status.phase, status.reason) == ("Failed", "OutOfSharedMemory"), status.message
     assert "ask for at least 32Mi" in status.message
-    # No bus error, but whoever writes files is told that there is no room.
+    # No bus error, but writes of files fail with ENOSPC.
     fill = "dd if=/dev/zero of=/dev/shm/x bs=1M count=64; sleep 3; exit 5"
     status = client.run(fill, **words).wait(90).status
     assert (status.reason, status.exit_code) == ("OutOfSharedMemory", 5), status.message
@@ -233,7 +233,7 @@ def test_programs_that_want_names_have_them(engine: Embedded, client: windlass.C
 def test_a_start_without_one_of_its_members_ends_in_time_and_names_it(
     engine: Embedded, client: windlass.Client, controllers: str
 ) -> None:
-    """Who is there waits at the address book: as long as the controllers let it, and no longer
+    """Replicas wait at the address book: as long as the controllers let it, and no longer
     than the start may take if they do not come."""
     cluster = only_with_images(engine)
     silent = cluster.platform.cluster.nodes[1]

@@ -423,7 +423,7 @@ def test_an_executor_sits_out_a_restart_of_the_server(
 
 def test_a_script_may_end_without_a_word(engine: Embedded, tmp_path: Path) -> None:
     """Functions of `__main__` travel; an executor that is not shut down does not hang its program
-    nor lose what was handed in."""
+    nor lose what was submitted."""
     script = tmp_path / "script.py"
     script.write_text(
         "import windlass\n"

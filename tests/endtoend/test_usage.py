@@ -20,7 +20,7 @@ HOLD = "echo once >> {here}/starts; while [ ! -e {here}/go ]; do sleep 0.05; don
 
 
 class Cli:
-    """The command line as somebody on this engine calls it."""
+    """The command line as a user of this engine calls it."""
 
     def __init__(self, engine: Embedded) -> None:
         way = engine.way
@@ -147,7 +147,7 @@ def test_the_fleets_series_tells_what_is_held_used_and_waited_for(
 
     def told() -> bool:
         for point in cli.json(*fleet)["points"]:
-            if point["device"] == "npu" or "waiting" in point:  # somebody looked
+            if point["device"] == "npu" or "waiting" in point:  # a client looked
                 found[point["device"]] = point
         mine = found.get("cpu", {}).get("teams", {}).get("default", {})
         return "npu" in found and mine.get("held", 0) > 0 and mine.get("used", 0) > 0

@@ -1,8 +1,8 @@
 """Reads a cluster as plain JSON, and what nodes really ran, and says what is wrong.
 
-Knows the platform's promises and none of its code: no node holds more than it has, no device is
+Knows the platform's guarantees and none of its code: no node holds more than it has, no device is
 given twice, gangs are whole or gone in time, attempts do not overlap, every Run ended as it should,
-and nothing stays behind that nobody owns.
+and nothing stays behind without an owner.
 """
 
 from __future__ import annotations

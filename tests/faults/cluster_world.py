@@ -171,7 +171,7 @@ class World:
         return name
 
     def submit_pods(self, client: rest.Rest, last: str = "", seconds: float | None = None) -> str:
-        """Somebody else's gang, placed by the same scheduler through bindings. `last`: how the
+        """A gang of external pods, placed by the same scheduler through bindings. `last`: how the
         name of its last pod ends."""
         self._count += 1
         name, size = f"others-{self._count}", self.random.randint(2, 4)
@@ -291,7 +291,7 @@ class World:
         return next((part for part in alive if part.leads()), None)
 
     def kill(self, name: str) -> None:
-        """kill -9 of whoever leads; it is started again, as a Deployment would."""
+        """kill -9 of the leader; it is started again, as a Deployment would."""
         part = self.leader(name) or self.random.choice([p for p in self.parts if p.name == name])
         part.process.kill()
         began = time.monotonic()
@@ -322,7 +322,7 @@ class World:
 
     def part_network(self, *names: str) -> None:
         """Nothing gets through between these parts and the API server, for longer than a lease,
-        and nobody is told; then either all that was sent arrives late, or connections break."""
+        without an error; then either all that was sent arrives late, or connections break."""
         roads = [self.roads[name] for name in names]
         for road in roads:
             road.block()
@@ -378,8 +378,8 @@ class World:
         return self._rejected() > 0
 
     def kill_between_bindings(self) -> None:
-        """Of somebody else's gang all but one are bound, which is refused; then the scheduler is
-        killed. Whoever comes next completes the gang, or evicts what there is of it in time."""
+        """Of a gang of external pods all but one are bound, which is refused; then the scheduler is
+        killed. The next leader completes the gang, or evicts what there is of it in time."""
         policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
         rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
                 "resources": ["pods/binding"]}  # fmt: skip
@@ -396,7 +396,7 @@ class World:
             waiting.until(self._is_refused, "bindings are refused", PATIENCE)
             gang = waiting.until(self._half_bound_gang, "a gang is half bound", PATIENCE)
             self.kill("scheduler")
-            if self.random.random() < 0.5:  # nobody relents, and what is bound must go
+            if self.random.random() < 0.5:  # the refusal stays, and bound pods must leave
                 waiting.until(lambda: not any(self._bound(gang)), "it was evicted", PATIENCE)
         finally:
             for kind in ("ybindings", "ies"):
@@ -408,7 +408,7 @@ class World:
                 self.rest.delete(f"{PODS}/{each['metadata']['name']}")
 
     def _is_refused(self) -> bool:
-        """Asked with a pod that nobody schedules."""
+        """Asked with a pod that no scheduler serves."""
         container = {"name": "main", "image": "none"}
         spec = {"schedulerName": "nobody", "containers": [container],
                 "automountServiceAccountToken": False}  # fmt: skip
@@ -439,7 +439,7 @@ class World:
         return [bool(each["spec"].get("nodeName")) for each in chosen]
 
     def write_between(self) -> None:
-        """Somebody else writes into Runs and pods all the time."""
+        """Another client writes into Runs and pods all the time."""
         over = time.monotonic() + 8
         while time.monotonic() < over:
             for path in (RUNS, PODS):
@@ -460,7 +460,7 @@ class World:
         self.add_node(f"{node}x")
 
     def silence_node(self) -> None:
-        """One is cut off: its members run on, and nobody hears of them. It comes back when they
+        """One is cut off: its pods run on, and send no status. It comes back when they
         were given up."""
         node = self.random.choice(sorted({each.node for each in self.kubelets.running()}) or ["n4"])
         self.kubelets.silent.add(node)

@@ -29,7 +29,7 @@ RESOURCES = ("configmaps", "secrets")
 SELECTORS = ("", "", "side=even", "side!=odd")
 OBJECTS = 16
 END = "zz-end"
-"""The last object written: whoever watches stops when it sees it."""
+"""The last object written: watchers stop when they see it."""
 ANSWER_SECONDS = 20
 """A request that is not answered within this time while the server lives counts as hung."""
 
@@ -57,7 +57,7 @@ class Operation:
 
 @dataclasses.dataclass(slots=True)
 class Watched:
-    """All that one watcher was told, over any number of connections."""
+    """All events that one watcher got, over any number of connections."""
 
     resource: str
     selector: str
@@ -65,7 +65,7 @@ class Watched:
     events: list[tuple[str, int, str, str]] = dataclasses.field(default_factory=list)
     """Type, version, name, mark."""
     heard: dict[str, float] = dataclasses.field(default_factory=dict)
-    """When each mark was first told."""
+    """When each mark was first seen."""
     connections: int = 0
 
 

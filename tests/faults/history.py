@@ -44,7 +44,7 @@ class Row:
 
 
 def problems(campaign: Campaign, store: Path) -> list[str]:
-    """Everything that does not add up; empty when the store kept its promises."""
+    """Everything that does not add up; empty when the store kept its guarantees."""
     connection = sqlite3.connect(f"file:{store}?mode=ro", uri=True)
     try:
         found = [*campaign.problems, *_damage(connection)]
@@ -164,7 +164,7 @@ def _out_of_order(operations: list[Operation]) -> Iterator[str]:
 
 
 def _misled(rows: list[Row], watched: Watched) -> Iterator[str]:
-    """A watcher was told each change it selects once, in order, and nothing else."""
+    """A watcher got each change it selects once, in order, and nothing else."""
     expected = [
         event
         for row in rows
@@ -187,7 +187,7 @@ def _as_seen(row: Row, selector: str) -> tuple[str, int, str, str] | None:
     after = row.event != DELETED and _selected(row, selector)
     if after:
         return "MODIFIED" if before else "ADDED", row.version, row.name, row.mark
-    if before:  # gone from where the watcher looks: told with the last state it could see
+    if before:  # gone from where the watcher looks: the event has the last state it could see
         return "DELETED", row.version, row.name, before.mark
     return None
 

@@ -1,5 +1,5 @@
-"""What jobs themselves wrote down, read after a campaign of kills: an account that nobody of the
-platform had a hand in.
+"""What jobs themselves recorded, read after a campaign of kills: an account without
+any part of the platform.
 
 `JOB` is the program of every run of `test_runs_survive`. It appends to the journal with O_APPEND,
 one write per line: `start`, `overlap` (it saw an earlier attempt of its run alive), `taken` (its
@@ -160,7 +160,7 @@ def problems(order: Order, status: dict[str, Any], account: Account, hits: list[
             for (role, index), starts in members.items()
             if len(starts) > 1
         ]
-    # Somebody else on this machine may have had its port: the node refused it, nothing started.
+    # Another process of this machine may have had its port: the node refused it, nothing started.
     free = sum(step.get("reason") == "NodeRefused" for step in status.get("history") or ())
     if len(attempts) > 1 + order.limit:
         found.append(f"{len(attempts)} attempts; its policy allows {1 + order.limit}")
@@ -212,7 +212,7 @@ def _command(pid: int) -> str:
 
 def left_behind(state: Path, uids: set[str]) -> list[str]:
     """Mounts, control groups and folders of pods of a campaign that is over. Ports need no look:
-    without a process nobody holds one, and without a pod nobody has one on paper."""
+    without a process no device is in use, and without a pod none is allocated."""
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     found = [f"mount: {line}" for line in mounts if str(state) in line]
     for root, folders, _ in os.walk("/sys/fs/cgroup"):

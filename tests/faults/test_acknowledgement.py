@@ -1,4 +1,4 @@
-"""Each acknowledgement, and each event told to a watcher, follows the sync that made it safe.
+"""Each acknowledgement, and each event sent to a watcher, follows the sync that made it safe.
 
 Traced inside the server by powerloss.c: which write-ahead-log write carried which object, and when
 each sync began and ended. Every sync is made slow, so an answer that does not wait for it comes
@@ -48,7 +48,7 @@ class Trace:
 
 
 async def early_answers(tmp_path: Path, module: str, synchronous: str = "") -> list[str]:
-    """What was answered or told before it was safe."""
+    """What was answered or sent before it was safe."""
     seed = campaign_seed()
     switch = PowerSwitch(tmp_path, module=module, seed=seed)
     switch.trace(tmp_path / "trace", sync_seconds=SYNC_SECONDS)

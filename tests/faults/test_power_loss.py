@@ -52,7 +52,7 @@ async def test_the_same_disk_shows_the_loss_when_the_store_does_not_sync(
 async def test_the_authority_and_the_admins_token_survive_once_the_server_answered(
     tmp_path: Path,
 ) -> None:
-    """Whoever was handed a kubeconfig can still use it after the power failed."""
+    """A kubeconfig that was handed out still works after the power failed."""
     switch = PowerSwitch(tmp_path)
     with switch.server as server:
         server.launch()

@@ -83,7 +83,7 @@ class Campaign:
             print(f"round {number}: {fault}", *self._strike(fault), flush=True)
 
     def _strike(self, fault: str) -> tuple[Any, ...]:
-        """Kills one; whom it hit. Somebody to hit may have to be waited for."""
+        """Kills one process and returns it; it may have to be waited for."""
         deadline = time.monotonic() + LULL_SECONDS
         while True:
             hit = getattr(self, f"_kill_{fault}")()
@@ -117,7 +117,7 @@ class Campaign:
         self.engine.write("POST", _runs(order), made | {"metadata": {"name": order.name}})
         self.orders[order.name] = order
 
-    # --- what happens to them; each returns whom it hit
+    # --- what happens to them; each returns what it hit
 
     def _kill_server(self) -> tuple[()]:
         self.engine.server.restart(hard=True)
@@ -130,7 +130,7 @@ class Campaign:
         return ()
 
     def _kill_shim(self) -> tuple[Any, ...]:
-        """One that has not told of an end yet: later it would change nothing."""
+        """One that has not reported an end yet: later it would change nothing."""
         alive = []
         for record in self.engine.here.glob("state/agent/pods/*/containers/*/*/shim.json"):
             with contextlib.suppress(OSError, ValueError):
@@ -201,7 +201,7 @@ class Campaign:
         return found + self._torn_logs(accounts)
 
     def _said(self, path: str) -> str:
-        """A log, or why there is none: what went wrong is told by the run, not by this."""
+        """A log, or why there is none: what went wrong is shown by the run, not by this."""
         client = self.engine.server.rest()
         try:
             answer = client.get(path)

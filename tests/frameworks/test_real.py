@@ -23,7 +23,7 @@ def requirements(*names: str) -> list[str]:
 
 
 def lines(printed: str) -> list[str]:
-    """What the members printed, without who did, in an order that does not depend on them."""
+    """What the replicas printed, without their names, in an order that does not depend on them."""
     return sorted(line.partition(" | ")[2] or line for line in printed.splitlines())
 
 

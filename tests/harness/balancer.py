@@ -1,4 +1,4 @@
-"""What stands in for a load balancer in tests: TCP from one address to whoever is there."""
+"""What stands in for a load balancer in tests: TCP from one address to a server that is there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Targets = Callable[[], Sequence[tuple[str, int]]]
 
 class Balancer(Stoppable):
     """Carries each connection to one of the targets, asked for anew each time; to another one if
-    nobody listens there."""
+    no server listens there."""
 
     def __init__(self, host: str, targets: Targets) -> None:
         self.host = host

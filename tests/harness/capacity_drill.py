@@ -1,7 +1,7 @@
 """The capacity drill on a live platform of either engine: plain nodes, played pods.
 
 Team `home` idles while `guest` borrows everything; then `home` wants its guarantee back. The tree
-has three levels. Told by objects over REST alone, and by how many decisions the scheduler says it
+has three levels. Seen in objects over REST alone, and by how many decisions the scheduler says it
 has made; shares no code with what it watches.
 """
 
@@ -82,7 +82,7 @@ class Drill:
         return {each["metadata"]["name"]: each for each in items}
 
     def members(self, team: str) -> dict[str, int]:
-        """Run -> how many members it has that count, of runs that hold room."""
+        """Run -> how many members it has that count, of runs that hold capacity."""
         found = {}
         for name, run in self.runs(team).items():
             status = run.get("status", {})
@@ -97,7 +97,7 @@ class Drill:
         return sum(each.run in mine for each in self.players.running())
 
     def started(self, team: str) -> list[datetime.datetime]:
-        """When the runs that hold room began."""
+        """When the runs that hold capacity began."""
         return [
             max(moment(step["at"]) for step in run["status"]["history"])
             for run in self.runs(team).values()
@@ -105,7 +105,7 @@ class Drill:
         ]
 
     def told(self, team: str, reason: str) -> None:
-        """Until everybody of a team that waits is told this."""
+        """Until all waiting runs of a team show this."""
         waiting.until(
             lambda: {
                 run.get("status", {}).get("reason")
@@ -130,7 +130,7 @@ class Drill:
         waiting.until(is_past, f"{name} runs since more than a second", PATIENCE)
 
     def promised(self, team: str, name: str, when: datetime.datetime) -> None:
-        """Until a run that waits is told when others may be stopped for it."""
+        """Until a waiting run shows when others may be evicted for it."""
         words = f"not over for enough of them before {when:%Y-%m-%dT%H:%M:%SZ}"
         waiting.until(
             lambda: words in self.runs(team)[name].get("status", {}).get("message", ""),
@@ -146,7 +146,7 @@ class Drill:
         )
 
     def calm(self) -> None:
-        """Fifty further decisions move nobody."""
+        """Fifty further decisions move no run."""
         self.settle()
         before, first = self._standing(), self.decisions()
         for _ in range(ROUNDS):
@@ -167,7 +167,8 @@ class Drill:
         return int(float(found[1])) if found else 0
 
     def settle(self) -> None:
-        """Until everybody who holds room runs, and one more decision leads to no write at all."""
+        """Until all runs with capacity are Running, and one more decision leads to no write at
+        all."""
 
         def settled() -> bool:
             before = self._versions()
@@ -253,8 +254,8 @@ def take_back_in_one_decision(drill: Drill) -> None:
 
 
 def _is_one_decision(steps: list[Step], preemptors: set[str]) -> None:
-    """Room for all of them is named first, then who gives it, and neither ever again; then each
-    starts in the very room that was freed for it."""
+    """Capacity for all of them is nominated first, then victims, and neither ever again; then each
+    starts in the capacity that was freed for it."""
     first = [step for step in steps if step.what in ("nominated", "evicted")]
     nominated = {step.run: step.told.get("members") for step in first[: len(preemptors)]}
     assert nominated.keys() == preemptors, first
@@ -299,7 +300,7 @@ def lose_a_node(drill: Drill) -> None:
 
 
 def wait_for_minimal_runtimes(drill: Drill) -> None:
-    """Nobody is stopped before his queue's minimal runtime is over; who waits is told when that
+    """No run is evicted before its queue's minimal runtime is over; a waiting run shows when that
     is, and then it happens by itself."""
     drill.queue("guest", minRuntime="1h")
     borrow_all(drill)

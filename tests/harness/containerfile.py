@@ -200,7 +200,8 @@ def _settings() -> Iterator[str]:
 
 
 def _pip_settings() -> str:
-    """What this machine's pip is told, by files and variables, but for folders of the machine."""
+    """The configuration of this machine's pip, by files and variables, but for folders of the
+    machine."""
     told = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
     )

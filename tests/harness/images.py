@@ -38,7 +38,7 @@ PLATFORM = f"windlass.dev/windlass:{windlass.__version__}"
 BARE = "windlass.dev/bare:test"
 OWN = "windlass.dev/own:test"
 USER = 10001
-"""Who the platform image runs as."""
+"""The user that the platform image runs as."""
 PYTHON = "/usr/local/bin/python3"
 """Where the platform image has its Python, as in the official image of Python."""
 
@@ -189,7 +189,7 @@ def _forget_old(folder: Path) -> None:
 
 
 class Tree:
-    """A root file system on its way into a tar: nobody's but root's, readable for all, no times."""
+    """A root file system on its way into a tar: root's alone, readable for all, no times."""
 
     def __init__(self, archive: tarfile.TarFile) -> None:
         self._archive = archive
@@ -233,7 +233,7 @@ class Tree:
                 self._archive.addfile(entry, other.extractfile(entry) if entry.isreg() else None)
 
     def _add_bytecode(self, source: Path, path: str) -> None:
-        """As an installation has it: nobody in a pod may write it, and compiling costs the most."""
+        """As an installation has it: no pod may write it, and compiling costs the most."""
         with tempfile.TemporaryDirectory() as folder:
             compiled = Path(folder) / "compiled"
             try:

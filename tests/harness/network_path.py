@@ -1,5 +1,5 @@
 """A real TCP way to a server on loopback that can be cut (connections break, nothing else does) or
-blocked (nothing comes through and nobody is told, as when a network is parted)."""
+blocked (nothing comes through, without an error, as when a network is parted)."""
 
 from __future__ import annotations
 

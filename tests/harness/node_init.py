@@ -2,7 +2,7 @@
 
 `kubelet` starts it under unshare (mounts, processes). It gives the node folders of its own where a
 machine has them, says that it is ready, and waits. It also collects the processes that
-containers leave behind: the kernel does, for whoever ignores SIGCHLD.
+containers leave behind: the kernel does, for a process that ignores SIGCHLD.
 """
 
 from __future__ import annotations

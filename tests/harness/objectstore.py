@@ -1,6 +1,6 @@
 """S3-compatible storage of the tests' own: Versity's gateway over a temporary folder, with TLS.
 
-A real one, which nobody here wrote: it checks signatures, and lists as S3 does. `python -m
+A real one of another project: it checks signatures, and lists as S3 does. `python -m
 tests.harness.objectstore` builds it once into the cache beside the Kubernetes binaries; where it is
 not built, tests that need it are skipped.
 """

@@ -1,10 +1,9 @@
 """A stand-in for kubelets, and a witness: plays pods on plain nodes and notes what really ran.
 
-It does what a node does as far as controllers can see: takes a pod or refuses it for want of room,
-runs it for a while, ends it when it is deleted, and tells so. What ran where and when is kept here,
-beside the API, so that a checker can hold the platform's word against it. Plain JSON; shares no
-code with what it watches.
-"""
+It does what a node does as far as controllers can see: takes a pod or refuses it for want of
+capacity, runs it for a while, ends it when it is deleted, and tells so. What ran where and when is
+kept here, beside the API, so that a checker can hold the platform's word against it. Plain JSON;
+shares no code with what it watches."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ class Played:
     name: str
     node: str
     run: str
-    """Its Run, or the gang of somebody else's pods that it is of."""
+    """Its Run, or its gang of external pods."""
     attempt: int
     member: str
     asks: dict[str, float]
@@ -80,11 +79,11 @@ class Players(threading.Thread):
         self.refused: dict[str, str] = {}
         """By uid of a pod that did not fit, why: a node given more than it has."""
         self.silent: set[str] = set()
-        """Nodes that nobody hears of; what runs there runs on."""
+        """Nodes that send no status; what runs there runs on."""
         self.refusing: dict[str, str] = {}
         """By node, the reason for which it refuses whatever comes."""
         self.lost: set[str] = set()
-        """Nodes whose power is off: what ran there has ended, and nobody says so."""
+        """Nodes whose power is off: what ran there has ended, without a status."""
         self.problems: list[str] = []
 
     def stop(self) -> None:

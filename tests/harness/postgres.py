@@ -99,7 +99,7 @@ class Postgres:
 
 
 def _account() -> pwd.struct_passwd | None:
-    """Whom the server runs as; None: as we do."""
+    """The user that the server runs as; None: our own."""
     if os.geteuid() != 0:
         return None
     for name in _USERS:

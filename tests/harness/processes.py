@@ -120,7 +120,7 @@ class Process:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, all different."""
+    """Ports that no process listens on now, all different."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for listener in sockets:

@@ -1,7 +1,7 @@
 """What the scheduler wrote into Runs, in the order in which the API server took it.
 
-A decision is written down in one go: for whom room is freed, then who gives it. So what one
-decision did can be told from the objects' history alone, whatever the clock says.
+A decision is written in one go: nominations, then victims. So what one
+decision did is seen in the objects' history alone, whatever the clock says.
 """
 
 from __future__ import annotations

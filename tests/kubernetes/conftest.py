@@ -15,7 +15,7 @@ from tests.harness.control_plane import ControlPlane
 
 
 def add_default_class(plane: ControlPlane) -> None:
-    """The storage class that an installation needs. Nobody provisions volumes here."""
+    """The storage class that an installation needs. No volumes are provisioned here."""
     body = {
         "metadata": {
             "name": "usual", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},

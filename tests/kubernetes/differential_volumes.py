@@ -2,7 +2,7 @@
 there and wait for a claim, classes whose volumes are made on demand, and limits of all kinds.
 
 Classes and volumes of one cluster carry its prefix, so that those of others never match. Volumes
-that one claim might get all differ in size: which of two equal ones is taken, nobody promises.
+that one claim might get all differ in size: which of two equal ones is taken is not specified.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.kubernetes.differential_dice import NAMESPACES, ZONES, Dice
 Json = dict[str, Any]
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 DISKS, MADE, COUNTED = "disks.example.com", "made.example.com", "counted.example.com"
-"""Drivers: of bound volumes; of those made on demand; and of those made where there is room."""
+"""Drivers: of bound volumes; of those made on demand; and of those made where there is capacity."""
 BOUND = ("zoned", "local", "free", "alone", "labelled")
 WAITING = {
     "waits1": ("local", "1Gi"), "waits2": ("local", "2Gi"), "waits3": ("local", "3Gi"),
@@ -180,7 +180,7 @@ def _bound(
 
 
 def _volume(dice: Dice, prefix: str, number: int, nodes: list[str]) -> Json:
-    """One that is there and nobody's yet."""
+    """One that is there and not bound yet."""
     modes = ["ReadWriteOnce", *(["ReadWriteMany"] if dice.maybe(0.3) else [])]
     spec: Json = {
         "capacity": {"storage": f"{number}Gi"}, "accessModes": modes,

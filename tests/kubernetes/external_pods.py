@@ -110,7 +110,7 @@ class World:
         )
 
     def why(self, name: str, reason: str, namespace: str = "default", words: str = "") -> str:
-        """Waits until the pod is told a reason, in these words if given; the message."""
+        """Waits until the pod shows a reason, in these words if given; the message."""
 
         def told() -> str:
             for each in self.get(name, namespace).get("status", {}).get("conditions") or ():

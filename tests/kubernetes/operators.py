@@ -1,8 +1,8 @@
 """Owners of other people's pods as their projects define them, and pods as their operators make
 them: names, labels, annotations and owners as JobSet 0.8, Kubeflow's training operator 1.8 and MPI
 operator 0.6, the Spark operator 2 with Spark 3.5 and KServe 0.15 write them. The operators
-themselves are played; the Jobs and Deployments that some make are real, and so is who makes their
-pods."""
+themselves are played; the Jobs and Deployments that some make are real, and so are the controllers
+that make their pods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 _ANY = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _APPROVED = {"api-approved.kubernetes.io": "https://github.com/kubeflow/spark-operator/pull/1298"}
-"""Groups under k8s.io must say who approved of them, as the Spark operator's definition does."""
+"""Groups under k8s.io must name their approval, as the Spark operator's definition does."""
 _TRAINING = "training.kubeflow.org"
 
 
@@ -73,7 +73,7 @@ class Made:
         self._make(self.last)
 
     def again(self, name: str) -> None:
-        """A pod that is gone is made once more, by whoever made it."""
+        """A pod that is gone is made once more, by its controller."""
         lost = [each for each in (*self.first, self.last) if each["metadata"]["name"] == name]
         self._make(*lost)
 
@@ -105,7 +105,7 @@ class Made:
 
 
 def owned(world: World, version: str, kind: str, name: str, spec: Json) -> tuple[str, Json]:
-    """Makes the owner; its path and how those who belong to it refer to it."""
+    """Makes the owner; its path and how its pods refer to it."""
     path = f"/apis/{version}/namespaces/default/{kind.lower()}s"
     body = {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}
     world.make(path, body)

@@ -1,5 +1,5 @@
-"""What nobody checks for pods that are created on their node, on a real control plane: taints,
-cordons, volumes, devices, quotas, admission, and nodes that refuse.
+"""What no scheduler checks for pods that are created on their node, on a real control plane:
+taints, cordons, volumes, devices, quotas, admission, and nodes that refuse.
 
 Scheduler and controllers run as processes; nodes are played by `tests.harness.players`. Every test
 has a namespace and nodes of its own, found by a label.
@@ -185,7 +185,7 @@ def test_whole_devices_are_extended_resources_and_shares_need_a_plugin_that_gran
 
 
 def _granting(case: Case) -> str:
-    """A node with one device, of which somebody there grants shares."""
+    """A node with one device, of which a plug-in there grants shares."""
     name = case.node("grants", nvidia_com__gpu="1")
     told = {"metadata": {"annotations": {"windlass.dev/capabilities": "shares"}}}
     assert case.rest.merge(f"/api/v1/nodes/{name}", told).status == 200
@@ -356,7 +356,7 @@ def test_what_a_runtime_needs_for_each_pod_is_counted_before_its_node_is_decided
     def waiting() -> list[str]:
         return [name for name in "abcd" if case.status(name).get("phase") != "Running"]
 
-    # Whichever: an API server tells times in seconds, and in the same one nobody came first.
+    # Either: times of an API server are in seconds, and in the same one no run came first.
     until(lambda: len(waiting()) == 1, "all but one run", PATIENCE)
     (last,) = waiting()
     case.waits(last, "WaitingForCapacity", "needs 1.25 cpu", f"of it for RuntimeClass {heavy}")

@@ -1,6 +1,6 @@
 """Nodes that change under what is placed: cordoned, with fewer devices, not ready, gone. On a real
 control plane, for other people's pods and gangs and for Runs: nothing is put there any more, what
-runs is not harmed by us, a gang is handled as a whole, and whoever waits is told why."""
+runs is not harmed by us, a gang is handled as a whole, and waiting pods show why."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def gpu_gang(name: str, size: int, count: int) -> list[Json]:
 
 def noticed(world: World, probe: Json, reason: str, words: str = "") -> None:
     """Returns when the scheduler knows what became of a node. It hears of nodes and of pods on two
-    roads, so whoever could be placed is submitted after that; a probe that never fits tells."""
+    watches, so what could be placed is submitted after that; a probe that never fits tells."""
     world.submit(probe)
     world.why(probe["metadata"]["name"], reason, words=words)
     world.remove(probe["metadata"]["name"])
@@ -115,7 +115,7 @@ def test_a_closed_node_takes_no_pod_and_no_part_of_a_gang_until_it_opens(
     world.submit(pod("alone", requests={"cpu": "4"}), *gang("g", 2, requests={"cpu": "2"}))
     assert closed_words in world.why("alone", "WaitingForCapacity")
     assert closed_words in world.why("g-0", "WaitingForCapacity")
-    # Somebody who fits elsewhere shows that it was looked at after all that.
+    # A pod that fits elsewhere shows that a decision was made after all that.
     world.submit(pod("small", requests={"cpu": "1"}))
     assert world.is_bound("small") == "n2"
     assert bound(world, "alone", "g-0", "g-1") == []
@@ -222,7 +222,7 @@ def test_a_gang_whose_node_vanishes_comes_before_waiting_runs_or_is_evicted_as_a
     pods = gang("g", 2, requests={"cpu": "4"}, annotations=short, terminationGracePeriodSeconds=0)
 
     def vanishes(name: str) -> None:
-        """Its pods are collected, and made again by whoever made them."""
+        """Its pods are collected, and made again by their controller."""
         (lost,) = (each for each in pods if world.node_of(each["metadata"]["name"]) == name)
         assert world.rest.delete(f"/api/v1/nodes/{name}").status == 200
         world.remove(lost["metadata"]["name"])

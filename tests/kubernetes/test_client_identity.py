@@ -1,4 +1,4 @@
-"""Who we are to a real kube-apiserver: tokens that rotate, certificates, plug-ins, and whom we
+"""Our identity at a real kube-apiserver: tokens that rotate, certificates, plug-ins, and what we
 trust.
 """
 
@@ -50,7 +50,7 @@ async def test_refusals_are_typed(control_plane: ControlPlane, tmp_path: pathlib
 def with_user(
     plane: ControlPlane, folder: pathlib.Path, user: dict[str, Any], **cluster: Any
 ) -> KubernetesStore:
-    """A store on the control plane as somebody else, or by another way."""
+    """A store on the control plane as another user, or by another way."""
     content = yaml.safe_load(plane.kubeconfig.read_text())
     content["users"][0]["user"] = user
     content["clusters"][0]["cluster"] |= cluster

@@ -1,5 +1,5 @@
 """Pods with `schedulerName: windlass` on a real control plane: placed by the same core as Runs,
-through the binding API, alone and in gangs. There is no kubelet: nobody starts what is bound."""
+through the binding API, alone and in gangs. There is no kubelet: bound pods do not start."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_more_important_pods_take_room_from_less_important_ones_as_far_as_budget
     world.submit(pod("patient", requests={"cpu": "2"}, priorityClassName="patient"))
     world.why("patient", "WaitingForCapacity")
     world.submit(pod("high", requests={"cpu": "2"}, priorityClassName="high"))
-    # Without a kubelet nobody ends the victim's processes; the API server lets go of it at once.
+    # Without a kubelet nothing ends the victim's processes; the API server lets go of it at once.
     assert world.is_bound("high") == "n1"
     assert world.node_of("kept") == "n1"
     assert world.rest.get(f"{world.pods()}/loses").status == 404

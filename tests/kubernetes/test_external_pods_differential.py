@@ -4,7 +4,7 @@ For each random pod: (a) kube-scheduler places it, and our set must have its nod
 cannot, and our set must be empty; (b) before that one node of our set and one outside it are put to
 kube-scheduler by pinning a copy of the pod: it must take the first and refuse the second. Then the
 state moves on with kube-scheduler's choice. docs/guide/external-pods.md lists known
-differences: cordoned nodes take nobody here, kube-scheduler lets in who tolerates the cordon.
+differences: cordoned nodes take no pod here, kube-scheduler lets in pods that tolerate the cordon.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Json = dict[str, Any]
 @pytest.fixture(scope="module")
 def plane(kubernetes_binaries: Path) -> Iterator[ControlPlane]:
     """One of its own, with the stock scheduler that looks at every node."""
-    # Volumes are bound by the stock controllers; nobody attaches any.
+    # Volumes are bound by the stock controllers; none is attached.
     nobody = ["--controllers=-persistentvolume-attach-detach-controller"]
     with ControlPlane.start(controller_flags=nobody) as started:
         started.start_scheduler(
@@ -292,7 +292,7 @@ async def compare(judge: Judge, dice: Dice, number: int) -> None:
 
         def agrees(chosen: str, ours: set[str] = ours, excused: bool = open_to) -> bool:
             if chosen in cordoned and excused:
-                return True  # documented: a cordoned node takes nobody here
+                return True  # documented: a cordoned node takes no pod here
             return chosen in ours if chosen else not ours
 
         chosen = await judge.insist(body, agrees, said)

@@ -87,7 +87,7 @@ def test_a_plain_run_costs_at_most_four_writes_of_its_object_and_one_create_per_
         return bool(world.rest.get(f"{RUNS}/plain").json["status"]["phase"] == wanted)
 
     waiting.until(lambda: len(pods()) == 3, "its pods exist", PATIENCE)
-    # Nobody but who made them could have said so: no binding is counted below.
+    # Only their creator could have set it: no binding is counted below.
     assert {each["spec"].get("nodeName") for each in pods()} == {"n1"}
     for state, reached in (("Running", "Running"), ("Succeeded", "Succeeded")):
         for each in pods():

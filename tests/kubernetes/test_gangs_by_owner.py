@@ -1,4 +1,4 @@
-"""Gangs that nobody named: pods of JobSets, of Kubeflow's jobs and of Spark, on a real control
+"""Gangs without an annotation: pods of JobSets, of Kubeflow's jobs and of Spark, on a real control
 plane. How many belong together is learned from the owner; they start whole or not at all. And an
 owner whose pods are no gang: KServe's."""
 
@@ -62,7 +62,7 @@ def job(name: str, at_once: int, in_all: int) -> Json:
 
 
 def evict(world: World, name: str) -> None:
-    """As whoever drains a node does it."""
+    """As `kubectl drain` does it."""
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
     answer = world.rest.post(f"{world.pods()}/{name}/eviction", body)
     assert answer.status == 201, answer.summary
@@ -77,7 +77,7 @@ def test_pods_of_an_owner_start_whole_or_not_at_all_and_go_together_if_one_stays
     owners.append(made)
     if owner is not operators.spark:
         world.submit(pod("first", requests={"cpu": "1"}))
-    # Who starts executors is none of them, and needs room before they exist.
+    # The driver starts executors, is none of them, and needs capacity before they exist.
     world.is_bound("pi-driver" if owner is operators.spark else "first")
     made.begin()
     some = made.are(1 if owner is operators.jobset else 2)
@@ -241,8 +241,8 @@ def test_replicas_of_an_inference_service_share_a_queue_by_label_and_each_starts
         are(2, 1)
         (waits,) = pods(False)
         assert "serving" in world.why(waits["metadata"]["name"], "WaitingForQuota")
-        # Whoever is lost is replaced, and the one who waited longer comes first. An API server
-        # tells times in seconds: in the same one nobody waited longer.
+        # A lost pod is replaced, and the workload that waited longer comes first. An API server
+        # has times in seconds: in the same one no workload waited longer.
         made = datetime.datetime.fromisoformat(waits["metadata"]["creationTimestamp"])
         until(
             lambda: datetime.datetime.now(datetime.UTC) >= made + datetime.timedelta(seconds=1),

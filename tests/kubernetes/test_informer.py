@@ -75,7 +75,8 @@ class Road:
 
 
 class Scene:
-    """A writer with a road of its own, a follower on a road that breaks, and what it was told."""
+    """A writer with a road of its own, a follower on a connection that breaks, and the events it
+    got."""
 
     def __init__(self, writer: KubernetesStore, follower: KubernetesStore, road: Road) -> None:
         self.writer = writer

@@ -40,7 +40,7 @@ def cli(plane: ControlPlane) -> Cli:
 
 
 def installed(cli: Cli, *more: str) -> dict[str, dict[str, int]]:
-    """Counts by part. Nothing runs pods here, so nobody waits for them."""
+    """Counts by part. Nothing runs pods here, so install does not wait for them."""
     told = cli.json("install", "--no-wait", *more)
     return {part.pop("part"): part for part in told["parts"]}
 
@@ -134,7 +134,7 @@ def test_monitoring_installs_what_prometheus_and_grafana_read_and_none_removes_i
 
 
 def _add_operator(plane: ControlPlane) -> None:
-    """The kinds of the Prometheus Operator; nobody acts on them."""
+    """The kinds of the Prometheus Operator; no operator runs."""
     crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     loose = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     for kind in monitoring.OPERATOR:

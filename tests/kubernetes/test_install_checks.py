@@ -92,7 +92,7 @@ def test_one_command_returns_to_the_options_that_worked(kubernetes_binaries: Pat
         installed(cli, "--image", "registry.example/windlass:first")
         assert "nothing to return to" in cli.fails("upgrade", "--no-wait", "--rollback").err
         _report_ready(bare)
-        for bad in ("bad", "worse"):  # the first of these was never ready: nobody returns to it
+        for bad in ("bad", "worse"):  # the first of these was never ready: no step returns to it
             installed(cli, "--image", f"registry.example/windlass:{bad}", "--pull-secret", "none")
         done = cli.fails("install", "--timeout", "1s")
         assert "Until it is: waiting runs do not start" in " ".join(done.err.split())

@@ -139,7 +139,7 @@ def read_audit(log: Path) -> tuple[Used, list[str]]:
 
 
 def metrics(place: Installation, _: Cli, __: Path) -> None:
-    """Each component asks who the scraper is and what it may."""
+    """Each component asks for the scraper's identity and rights."""
     assert all("# TYPE windlass_" in part.metrics() for part in place.parts)
 
 
@@ -174,7 +174,7 @@ def a_budget(place: Installation, _: Cli, __: Path) -> None:
 
 
 def a_reservation(place: Installation, alice: Cli, _: Path) -> None:
-    """A window for nobody closes the only node; alice may read it and not write it."""
+    """A window for no team closes the only node; alice may read it and not write it."""
     spec = {"from": "2026-01-01T00:00:00Z", "to": "2099-01-01T00:00:00Z"}
     body = {
         "apiVersion": "windlass.dev/v1alpha1", "kind": "Reservation",
@@ -392,7 +392,7 @@ CLAIMS = "/api/v1/namespaces/red/persistentvolumeclaims"
 
 
 def volumes(place: Installation, _: Cli, __: Path) -> None:
-    """Claims of runs and of somebody else's pods that wait for their node: for some a volume is
+    """Claims of runs and of external pods that wait for their node: for some a volume is
     made, for the others there is one."""
     for number in range(2):
         ok(place.rest.post("/api/v1/persistentvolumes", {

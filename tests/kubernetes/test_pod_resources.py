@@ -108,7 +108,7 @@ def test_what_a_kubelet_refuses_is_the_nodes_doing(
 
 
 async def test_a_kubelet_that_does_not_answer_blocks_no_other_node(tmp_path: Path) -> None:
-    """Its socket is there and nobody listens."""
+    """Its socket is there and no process listens."""
     (tmp_path / "kubelet.sock").touch()
     pod = core.Pod(
         spec=core.PodSpec(containers=[core.Container(

@@ -1,5 +1,6 @@
 """What an installation leaves on a cluster, as the cluster itself sees it: lines of their own for
-the requests of those who decide, parts that can be spared one at a time, namespaces that refuse."""
+the requests of the deciding parts, parts that can be spared one at a time, namespaces that
+refuse."""
 
 from __future__ import annotations
 

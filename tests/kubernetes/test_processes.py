@@ -117,7 +117,7 @@ def test_a_run_goes_through_two_processes_that_meet_only_in_objects(cluster: Clu
 
 
 def test_nothing_is_started_while_no_leader_is_known(cluster: Cluster) -> None:
-    """An assignment of a leader that is gone may be room that the next one gave to others."""
+    """An assignment of a leader that is gone may be capacity that the next one gave to others."""
     deciding = cluster.start("scheduler")
     cluster.submit("early")
     waiting.until(lambda: cluster.run("early")["status"].get("assignment"), "it has room")

@@ -264,7 +264,7 @@ def test_users_outside_the_team_reach_nothing_and_learn_nothing(
 
 def refusals(place: Installation) -> set[tuple[str, str, str, int]]:
     """User, method, path and code: of the API server's audit log, which sees every caller first,
-    and of our server's own, which sees whom that one let through."""
+    and of our server's own, which sees the callers that it let through."""
     found = set()
     for line in (place.plane.directory / "audit.log").read_text().splitlines():
         event = json.loads(line)
@@ -337,7 +337,7 @@ def test_rights_on_the_platform_api_alone_open_nothing(
         path = template.format_map(FILLED)
         if path.startswith(PLATFORM):
             answer = vera.request(method, path, {} if method in ("POST", "PATCH", "PUT") else None)
-            # Tokens and queue plans are the other engine's; boxes are for who has their token.
+            # Tokens and queue plans are the other engine's; mailboxes need their token.
             assert answer.status in (401, 403, 404), (method, path, answer.summary)
             assert door not in answer.body or answer.status == 404, answer.summary
 

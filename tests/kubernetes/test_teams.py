@@ -127,7 +127,7 @@ def test_an_override_carries_the_name_of_the_caller_not_the_submitted_one(
     lie = {"until": "2098-01-01T00:00:00Z", "reason": "mine", "by": "alice"}
     plane.rest.merge(path, {"spec": {"budget": {"override": lie}}})
     assert by() not in ("alice", "bob", "")
-    # Whoever changes something else does not become who gave it.
+    # A user that changes something else does not become its author.
     before = by()
     bob("team", "set", "support", "--weight", "3", "--no-tokens")
     assert by() == before

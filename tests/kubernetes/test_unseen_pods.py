@@ -1,6 +1,6 @@
-"""Other people's pods while nobody looks: what cannot be known is bounded by the list before and
-the list after, and told. Real API server, the server's process with its account's rights; the node
-is played."""
+"""External pods while no server runs: what cannot be known is bounded by the list before and
+the list after, and reported. Real API server, the server's process with its account's rights; the
+node is played."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def place(kubernetes_binaries: Path, tmp_path: Path) -> Iterator[Installation]:
 
 
 def run_pod(place: Installation, name: str) -> str:
-    """A pod that somebody bound himself, and that runs; its uid."""
+    """A pod that a user bound, and that runs; its uid."""
     amounts = {"cpu": "500m", "memory": "64Mi"}
     spec = {
         "nodeName": "n1",

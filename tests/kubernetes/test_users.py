@@ -88,7 +88,7 @@ def test_limits_bind_one_user_and_past_use_survives_a_killed_scheduler(
         submit(api, f"ada-{number}", "limited", "ada", "2")
     submit(api, "bob-0", "limited", "bob", "3")
     waiting.until(lambda: status(api, "bob-0").get("assignment"), "bob starts")
-    # Times of creation are told to the second: which of ada's Runs is the oldest is open.
+    # Times of creation are in seconds: which of ada's Runs is the oldest is open.
     amount = "needs 2 cpu; user ada may hold 1 cpu more of at most 3 cpu in queue limited"
     count = "user ada may have 2 workloads submitted in queue limited"
 

@@ -15,7 +15,7 @@ from windlass.podlogs import inotify
 
 
 class Slow(main.DaemonSetAgent):
-    """One pod, and an API server that answers when it is told to."""
+    """One pod, and an API server that answers on command."""
 
     def __init__(self, folder: Path) -> None:
         store: Any = None
@@ -68,7 +68,7 @@ async def test_the_last_report_is_read_before_kubelet_removes_it_though_the_serv
 
 
 async def seen(folders: inotify.Inotify, folder: Path) -> None:
-    """Until whoever reads the folder has had his turn: two looks of our own after a change."""
+    """Until the reader of the folder has had its turn: two looks of our own after a change."""
     with folders.watching(folder) as own:
         for _ in range(2):
             own.clear()

@@ -1,4 +1,4 @@
-"""Who waits for a change in a folder is woken by the kernel: here nobody looks by himself."""
+"""The kernel wakes a reader that waits for a change in a folder: no reader polls here."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ async def test_the_tree_of_another_user_is_killed_with_its_shim(shared):
             await asyncio.sleep(0.01)
 
 
-# --- who is who
+# --- users
 
 
 def test_ids_are_kept_and_never_given_twice(tmp_path):

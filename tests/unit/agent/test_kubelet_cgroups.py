@@ -99,7 +99,7 @@ def test_two_looks_make_a_rate(tmp_path: Path) -> None:
     pod = found.pods[UID]
     assert (pod.namespace, pod.name) == ("team", "job-0")
     assert pod.containers[0].usage == {"cpu": "500000000n", "memory": "48Ki"}
-    # A pod that was not there before has used nothing that could be told of this time.
+    # A pod that was not there before has used nothing that could be counted for this time.
     first = usage_rates.between(
         usage_rates.UsageSnapshot(100.0, {**before.summary, "pods": []}), before
     )

@@ -1,4 +1,4 @@
-"""Flags of a job: each has one place in the Run, a file lies under them, mistakes are told."""
+"""Flags of a job: each has one place in the Run, a file lies under them, mistakes get messages."""
 
 from __future__ import annotations
 

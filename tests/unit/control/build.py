@@ -36,7 +36,7 @@ def in_phase(owner: run.Run, phase: Any, reason: str = "", at: str = START) -> r
 def assigned(
     owner: run.Run, epoch: int = 1, node: str = "n1", devices: list[str] | None = None
 ) -> run.Run:
-    """The same Run with room for the attempt that is current."""
+    """The same Run with an assignment for the current attempt."""
     owner.status.assignment = run.Assignment(
         attempt=owner.status.attempt,
         epoch=epoch,
@@ -76,14 +76,14 @@ def pod_of(
     member: run.Member,
     context: attempts.AttemptContext | None = None,
 ) -> core.Pod:
-    """The pod of one member, as it is handed in."""
+    """The pod of one member, as it is submitted."""
     members = {(role.name, index): member}
     (made,) = pod_template.Pods(owner, members, context or attempts.AttemptContext())
     return made
 
 
 def external_pod(name: str = "x", node: str = "n1", **requests: str) -> core.Pod:
-    """Somebody else's pod; `gpu` stands for the resource of a vendor's plug-in."""
+    """An external pod; `gpu` stands for the resource of a vendor's plug-in."""
     amounts = {{"gpu": "nvidia.com/gpu"}.get(key, key): n for key, n in requests.items()}
     resources = core.ResourceRequirements(requests=amounts)
     return core.Pod(

@@ -1,4 +1,4 @@
-"""From objects to facts, one kind at a time; who holds what, all together."""
+"""From objects to inputs of the core, one kind at a time; allocations, all together."""
 
 import pytest
 
@@ -185,7 +185,7 @@ def test_the_queue_is_named_or_owns_the_namespace_or_is_the_default():
     assert [u.queue for u in taken([plain]).waiting] == ["default"]
 
 
-# --- who waits, and for what
+# --- waiting workloads
 
 
 def test_waiting_workloads():
@@ -322,7 +322,7 @@ def test_a_share_that_is_not_one_over_a_number_is_refused():
     assert unsupported.unsupported(build.a_run("a", role).spec) == says
 
 
-# --- who holds what
+# --- allocations
 
 
 def test_an_assignment_holds_its_room_before_any_pod_exists():

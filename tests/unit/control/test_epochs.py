@@ -18,7 +18,7 @@ SILENCE = leader_election.Timing().renew_deadline
 
 
 class Watcher:
-    """An Epoch on a real lease, and what it told."""
+    """An Epoch on a real lease, and what it reported."""
 
     def __init__(self, store) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""What probes and Prometheus are answered, and that nobody can keep the process busy by asking."""
+"""What probes and Prometheus are answered, and that no client can keep the process busy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gangs that run without all of their members: what they may take, and what they are told."""
+"""Gangs that run without all of their members: what they may take, and their verdicts."""
 
 import pytest
 
@@ -20,7 +20,7 @@ async def world(store) -> World:
 
 
 async def scaled(world: World, replicas: int, resize: str = "live") -> None:
-    """A gang of two runs beside another Run, and is told to have more members."""
+    """A gang of two runs beside another Run, and gets more members."""
     role = build.role(replicas=replicas, min_replicas=replicas, resize=resize)
     await world.patch("gang", {"roles": meta_roles(role)})
 
@@ -91,7 +91,7 @@ async def test_an_incomplete_gang_that_is_scaled_down_again_loses_the_reason(wor
 
 
 def gang_pod(name: str, node: str = "", nominated: str = "") -> core.Pod:
-    """A pod of somebody else's gang of two, each with a whole node."""
+    """A pod of a gang of two external pods, each with a whole node."""
     made = build.external_pod(name, node, cpu="3")
     made.metadata.namespace = build.NAMESPACE
     made.metadata.resource_version = "1"

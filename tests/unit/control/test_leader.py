@@ -8,7 +8,7 @@ from windlass.store import errors
 
 
 class Clock:
-    """Monotonic time that moves when somebody sleeps on it; other tasks run in between."""
+    """Monotonic time that moves when a task sleeps on it; other tasks run in between."""
 
     def __init__(self) -> None:
         self.now = 50.0
@@ -32,7 +32,7 @@ class Clock:
 
 
 class Unreliable:
-    """The real store, with the API server away when told so."""
+    """The real store, with the API server away on command."""
 
     def __init__(self, store) -> None:
         self._store = store
@@ -132,7 +132,7 @@ async def test_a_renewal_starts_the_wait_anew(store):
 
 
 def dead_leader() -> core.Lease:
-    """Somebody holds it who will never renew it again."""
+    """Its holder will never renew it again."""
     return core.Lease(
         metadata=meta.ObjectMeta(name="scheduler", namespace="team"),
         spec=core.LeaseSpec(

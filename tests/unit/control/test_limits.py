@@ -1,4 +1,4 @@
-"""What of a cluster binds members besides room: quotas of namespaces, volumes, nodes that refuse,
+"""What of a cluster limits pods besides capacity: quotas of namespaces, volumes, nodes that refuse,
 nodes that were closed after they were given."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is told of queues: sums over the tree, what is borrowed and lent, and how often."""
+"""The status of queues: sums over the tree, what is borrowed and lent, and how often."""
 
 import asyncio
 import contextlib
@@ -139,7 +139,7 @@ class Counting:
 
 @contextlib.asynccontextmanager
 async def keeping(store, **more):
-    """A scheduler, and who writes what follows from it for queues."""
+    """A scheduler, and the writer of the status of queues."""
     counting = Counting(store)
     async with scheduling(store) as made, Informer(store, queue.Queue) as listed:
         await listed.synced()

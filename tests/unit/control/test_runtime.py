@@ -12,7 +12,7 @@ KEY = ("team", "a")
 
 
 class Scripted:
-    """A reconciler that gives the answers it was told to, in order; the last one for ever."""
+    """A reconciler that gives prepared answers, in order; the last one for ever."""
 
     def __init__(self, *answers) -> None:
         self.answers = list(answers)

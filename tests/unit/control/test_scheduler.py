@@ -304,7 +304,7 @@ async def test_nothing_is_decided_again_when_nothing_changed_that_counts(store, 
 
 async def test_what_could_not_be_written_is_decided_again(store):
     class Away:
-        """The real store; the first write finds nobody there."""
+        """The real store; the first write finds no server."""
 
         def __init__(self) -> None:
             self.patch = self.refuse

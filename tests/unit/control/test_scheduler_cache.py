@@ -295,7 +295,7 @@ def test_runs_that_ended_well_tell_how_long_such_runs_take():
 
 
 def test_pods_that_no_run_owns_teach_nothing_about_runs():
-    """A service that somebody else placed runs for months: Runs of its size do not."""
+    """A service that another scheduler placed runs for months: Runs of its size do not."""
     taught, plain = World(0), World(0)
     for world in (taught, plain):
         world.put(world.nodes, world.seen.on_node, "n1", build.node("n1"))

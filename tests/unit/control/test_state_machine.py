@@ -341,7 +341,7 @@ def test_every_situation_has_an_allowed_next_step(
     assert not made.create or (phase in ("Starting", "Running") and not suspend and not gone)
 
 
-# --- what is told while members do not start yet
+# --- messages while replicas do not start yet
 
 
 def hindered(owner: run.Run, **state) -> core.Pod:

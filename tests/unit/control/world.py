@@ -31,7 +31,7 @@ class World:
         self.epoch = 0
         self.now = times.now()
         self.stubborn = False
-        """Members that are told to go take their time."""
+        """Evicted members take their time."""
         self.lengths: dict[str, int] = {}
         """How many turns members of a Run work; for ever when not named."""
         self._turns: Counter[str] = Counter()
@@ -40,7 +40,7 @@ class World:
         self.pace = 0
         """Seconds that pass within a life, from cycle to cycle."""
         self.silent: set[str] = set()
-        """Nodes that nobody hears of, though processes there run on."""
+        """Nodes that send no status, though processes there run on."""
         self.failing: Counter[str] = Counter()
         """By Run, how many of its members will fail."""
         self.processes: dict[str, tuple[str, str, str]] = {}

@@ -1,4 +1,4 @@
-"""What members are told, framework by framework: tables of a group in, names out."""
+"""What replicas get, framework by framework: tables of a group in, names out."""
 
 from __future__ import annotations
 

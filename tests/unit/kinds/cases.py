@@ -14,7 +14,8 @@ DIGEST = "sha256:" + "0" * 64
 
 
 def run_object(**spec: Any) -> Json:
-    """A run of one command. It names its user, whom the embedded server fills in otherwise."""
+    """A run of one command. It names its user; the embedded server fills in the caller
+    otherwise."""
     return _object(run.Run, run_spec() | spec)
 
 

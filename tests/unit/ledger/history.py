@@ -2,7 +2,7 @@
 
 A `Platform` lives second by second: Runs start, grow, shrink, are preempted and end, nodes come and
 go, prices change. What Runs say of themselves is made by the product's own
-`control.runs.usage_intervals`. A ledger looks whenever it is told to, and may have missed
+`control.runs.usage_intervals`. A ledger looks on command, and may have missed
 everything in between. `Truth` counts again what everybody held, second by second, and shares no
 code with the ledger's own counting.
 """

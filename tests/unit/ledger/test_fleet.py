@@ -1,4 +1,4 @@
-"""The fleet's series: one look at it, what is kept of many looks, and what is told of them."""
+"""The fleet's series: one look at it, what is kept of many samples, and their report."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_what_is_lent_counts_for_the_team_and_the_model_once():
         ]
     )
     assert found.of("a", "gpu/a100").lent == 3000
-    assert found.of("b", "gpu/a100").borrowed == 3000  # what is told by kind and by model is one
+    assert found.of("b", "gpu/a100").borrowed == 3000  # figures by kind and by model are one
     whole = found.of("", "gpu/a100")
     assert (whole.lent, whole.borrowed) == (3000, 3000)
     assert found.queues["b", "cpu"] == QueueAmounts(used=2000)
@@ -231,7 +231,7 @@ def test_samples_of_the_first_tables_are_kept(url):
     repository.close()
 
 
-# --- told -----------------------------------------------------------------------------------------
+# --- reports --------------------------------------------------------------------------------------
 
 
 async def test_the_series_tells_what_was_held_used_lent_and_waited_for(store, repository):
@@ -262,7 +262,7 @@ async def test_the_series_tells_what_was_held_used_lent_and_waited_for(store, re
     assert (cores.used, cores.waiting) == (1.5, 64.0)
     mine = cores.teams[build.NAMESPACE]
     assert (mine.held, mine.used, mine.lent, mine.waiting) == (1.0, 0.5, 0.0, 64.0)
-    # Asked for a whole month, a young fleet is told of the time since it is there.
+    # Asked for a whole month, the report of a young fleet begins when it began.
     month = fleet.series(repository, begun - 30 * DAY, clock.now, clock.now)
     assert month.step_seconds <= 300
     assert [point.present for point in month.points if point.device == MACHINE][-1] == 1.0

@@ -105,7 +105,7 @@ def _rows(repository: LedgerRepository) -> list[tuple[object, ...]]:
 def _each_has_the_rate_of_its_time(
     repository: LedgerRepository, platform: history.Platform
 ) -> None:
-    """By the lists themselves: sums alone would hide who paid too much."""
+    """By the lists themselves: sums alone would hide which run paid too much."""
     lists = [(extract.unix(each.spec.effective_from), each.spec.entries)
              for each in platform.prices]  # fmt: skip
     table = schema.interval
@@ -170,7 +170,7 @@ def test_settled_days_say_the_same_as_intervals_and_late_news_is_counted(make):
             if action in ("node", "price"):
                 platform.tell(repository)
         platform.now = max(platform.now, history.MIDNIGHT + 700)
-        # The day before is added up although nothing of the runs was told yet.
+        # The day before is added up although no usage of the runs was reported yet.
         rollups.settle(repository, history.MIDNIGHT)
         platform.tell(repository)
         rollups.settle(repository, history.MIDNIGHT)
@@ -193,7 +193,7 @@ def test_a_ledger_that_missed_steps_writes_what_one_that_saw_all_writes(make):
             platform.step(action, number, choice, wait)
             if action in ("node", "price"):
                 platform.copy().tell(lazy)
-            # A copy each: the status forgets only what the ledger has that is told.
+            # A copy each: the status forgets only what the ledger has that is settled.
             platform.copy().tell(diligent)
         platform.copy().tell(lazy)
         platform.copy().tell(diligent)
@@ -242,7 +242,7 @@ def test_what_is_forgotten_stays_in_the_sums_by_day(make):
     assert ends() == [at for at in held if at > history.MIDNIGHT]
     assert told() == before
     assert reconciliation.verify(repository, history.MIDNIGHT - DAY, platform.now).holds
-    # A part of such a day cannot be told: the whole day is, and it is said.
+    # A part of such a day cannot be reported: the whole day is, with a remark.
     part = history.MIDNIGHT - 50, history.MIDNIGHT - 20
     usage_query = usage.UsageQuery(*part, platform.now, by=("team",))
     whole = dataclasses.replace(usage_query, start=yesterday[0], end=yesterday[1])

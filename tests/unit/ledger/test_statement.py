@@ -19,7 +19,7 @@ HOUR = 3600
 
 def _made(make: Make, team: str = "vision") -> statement.Statement:
     """One gpu of the team from the last day of January to the first of February, 3.60 an hour; and
-    somebody else's."""
+    another team's."""
     repository = make()
     entry = pricelist.Price(device="gpu", rented=pricelist.Rented(per_hour="3.60"))
     began = times.seconds(times.from_unix(JANUARY))

@@ -138,7 +138,7 @@ def test_an_archive_cannot_write_through_its_own_links(tmp_path: Path) -> None:
 
 
 class FakeServer:
-    """Keeps pieces; fails when told to."""
+    """Keeps pieces; fails on command."""
 
     def __init__(self, *, have: bytes = b"", failures: int = 0) -> None:
         self.have = have

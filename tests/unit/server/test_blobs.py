@@ -1,4 +1,4 @@
-"""Uploads in pieces, whole or not at all; who may see them; what is thrown away."""
+"""Uploads in pieces, whole or not at all; access to them; what is removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client of S3-compatible storage, against a real server of somebody else's."""
+"""The client of S3-compatible storage, against a real server of another project."""
 
 from __future__ import annotations
 

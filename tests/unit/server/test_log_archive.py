@@ -1,4 +1,4 @@
-"""Logs of members that are gone, over the API: which there are, one as text, and for whom."""
+"""Logs of members that are gone, over the API: which there are, one as text, and access."""
 
 from __future__ import annotations
 

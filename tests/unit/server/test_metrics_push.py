@@ -1,4 +1,4 @@
-"""What agents on a cluster tell of their nodes: who may, what is taken, how long it counts."""
+"""What agents on a cluster report of their nodes: access, what is accepted, how long it counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""why, ps and plan: what they tell, to whom, and that others' names stay theirs."""
+"""why, ps and plan: their answers, access, and that other teams' names stay hidden."""
 
 from __future__ import annotations
 

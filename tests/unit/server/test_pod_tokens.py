@@ -1,4 +1,4 @@
-"""A pod's token opens its own run's code, and nothing else; who may have one made."""
+"""A pod's token opens its own run's code, and nothing else; access to the route that makes one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The address book: who may read it, when it is complete, and that waiting for it ends."""
+"""The address book: access, when it is complete, and that waiting for it ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BOOK = "/apis/platform.windlass.dev/v1alpha1/namespaces/default/runs/job/address
 
 
 async def a_gang(served: Served, name: str = "job", attempt: int = 0) -> list[dict[str, Any]]:
-    """A run of two workers that has room, and its pods without addresses."""
+    """A run of two workers with an assignment, and its pods without addresses."""
     spec = {"roles": [{"command": ["true"], "replicas": 2}]}
     owner = await served.call("POST", RUNS, {"metadata": {"name": name}, "spec": spec})
     members = {"worker": [{"node": "n1"}, {"node": "n2"}]}

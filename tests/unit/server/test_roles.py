@@ -1,4 +1,4 @@
-"""Who may do what: the role table, everyone's rights, the nodes', and the reserved namespace."""
+"""Access: the role table, everyone's rights, the nodes', and the reserved namespace."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_cluster_wide_admin_runs_teams_and_queues() -> None:
 
 @pytest.mark.parametrize("role", ["windlass-admin", "windlass-member"])
 def test_no_role_reaches_the_tokens(role: str) -> None:
-    """Whoever could write a token could become anyone."""
+    """A caller that could write a token could become anyone."""
     bindings = bound(role, "")
     bindings.put("windlass-system", "c", binding(role, user("alice")))
     for verb in ALL:

@@ -1,4 +1,4 @@
-"""Two servers that share storage and a database: what one is told, the other one knows.
+"""Two servers that share storage and a database: what one stores, the other one has.
 
 The storage and the database are real ones. Which server is asked is drawn by lot."""
 

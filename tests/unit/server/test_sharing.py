@@ -1,4 +1,4 @@
-"""The sharing tree over the API: numbers for all, names for those who may read them, plans."""
+"""The sharing tree over the API: numbers for all, names with read access, plans."""
 
 from __future__ import annotations
 

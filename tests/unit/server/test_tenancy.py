@@ -1,4 +1,4 @@
-"""No way into another team: every verb on every kind and path, as everybody who has no right.
+"""No way into another team: every verb on every kind and path, as each caller without the right.
 
 Kinds and subresources come from the server's own discovery, the other paths from its own table
 (`server.platform.routes`), which it serves nothing beside. So whatever is added is tried here, and
@@ -112,7 +112,7 @@ async def team(served: Served, name: str, **people: str) -> None:
 
 
 async def callers(served: Served) -> list[Caller]:
-    """Everybody who has no business in the team `blue`, and its own viewer."""
+    """Callers without rights in the team `blue`, and its own viewer."""
     await team(served, HERE, member="rita", admin="ada")
     await team(served, THERE, member="bob", viewer="vic")
     over = await bearer_tokens.create_token(served.api, "bob", (), datetime.timedelta(seconds=-1))
@@ -356,7 +356,7 @@ async def test_a_user_who_loses_the_right_loses_the_open_watch(
         else:
             path = f"{BINDINGS.format(THERE)}/members"
         assert (await served.call("DELETE", path)).code == 200
-        assert await answer.content.read() == b""  # it ends, and nothing more was told
+        assert await answer.content.read() == b""  # it ends, and nothing more was sent
 
 
 async def test_owners_that_are_claimed_in_another_team_do_it_no_harm(served: Served) -> None:

@@ -1,4 +1,4 @@
-"""Followers: an index that keeps step, also through gaps, and that stops when told to."""
+"""The watch index: it keeps step, also through gaps, and stops on command."""
 
 from __future__ import annotations
 

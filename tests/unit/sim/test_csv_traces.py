@@ -258,7 +258,7 @@ def test_every_job_list_of_a_folder_has_a_name(
 def test_a_part_of_philly_that_is_not_there_is_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its parts are queues of one list: to who asks they are traces like others."""
+    """Its parts are queues of one list: for readers they are traces like others."""
     path = tmp_path / "traces" / "philly_via_pollux" / "philly_public_vcs.csv.gz"
     path.parent.mkdir(parents=True)
     path.write_bytes(gzip.compress(b"submitted,gpus,duration,queue\n0,1,5,b\n1,1,5,a\n"))

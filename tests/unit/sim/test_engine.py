@@ -108,7 +108,7 @@ def test_preemption_costs_the_grace_the_work_since_the_checkpoint_and_the_restar
 def test_of_a_stopped_job_the_scheduler_knows_what_it_said_less_what_it_kept(
     said: float | None, left: float | None
 ) -> None:
-    """It was stopped at 530 with 400 s saved; that it takes 1000 is not told."""
+    """It was stopped at 530 with 400 s saved; that it takes 1000 is not stated."""
     low = job("low", 0, 1000, priority=10, expected=said)
     simulation = engine.Simulation(
         scenario(low, job("high", 500, 100, priority=90)), Variant(preempt=True)

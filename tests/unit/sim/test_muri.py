@@ -126,8 +126,8 @@ def made_trace(seed: int, count: int = 120) -> Trace:
 
 
 def another_future(trace: Trace, result: replay.Result, turn: float, seed: int) -> Trace:
-    """The same until `turn`: who has not ended by then runs on for another time, and others come
-    later."""
+    """The same until `turn`: a job that has not ended by then runs on for another time, and others
+    come later."""
     chance = random.Random(seed)
     jobs = []
     for each, end in zip(trace.jobs, result.ends, strict=True):

@@ -32,7 +32,7 @@ def test_figures_of_a_scenario_that_can_be_worked_out_by_hand() -> None:
     assert found["wait_s"] == {"mean": 50, "p50": 100, "p95": 100, "p99": 100, "max": 100}
     assert found["completion_s"]["mean"] == 150
     assert (found["makespan_s"], found["finished"], found["decisions"]) == (200, 2, 3)
-    # 8 of 8 for 100 s, then 4 of 8; somebody waited only in the first half.
+    # 8 of 8 for 100 s, then 4 of 8; a job waited only in the first half.
     assert (found["utilisation"], found["utilisation_while_waiting"]) == (0.75, 1.0)
 
 

@@ -93,7 +93,7 @@ def test_an_unknown_duration_takes_as_long_as_is_assumed() -> None:
 
 
 def test_what_was_learned_says_how_long_workloads_take_that_do_not_say_it() -> None:
-    """The half of those alike; the scheduler of the simulation is not told."""
+    """The half of those alike; unknown to the scheduler of the simulation."""
     history = predictor.History()
     for number in range(40):
         history.observe(job(f"past-{number}", expected=None, history_key="ann").workload, 600.0)
@@ -109,7 +109,7 @@ def test_what_was_learned_says_how_long_workloads_take_that_do_not_say_it() -> N
 
 
 def elsewhere(key: str = "pod/x", **more: Any) -> Running:
-    """A pod that somebody else put on the first node, with half of its GPUs."""
+    """A pod that another scheduler put on the first node, with half of its GPUs."""
     role = Role("pod", 1, 1, {}, (DeviceRequest("gpu", 4),))
     name = scenario().facts.nodes[0].name
     grants = tuple(Grant(f"gpu{n}") for n in range(4))
@@ -220,7 +220,7 @@ def test_fewer_and_more_nodes() -> None:
     assert len(half.facts.nodes) == 6
     names = {node.name for node in half.facts.nodes}
     assert all(pod.node in names for r in half.facts.running for pod in r.pods)
-    # Nobody is lost: what ran on a node that is gone waits.
+    # No workload is lost: what ran on a node that is gone waits.
     assert half.present() == whole.present()
     double = overrides.nodes_scaled(whole, "2")
     assert len({node.name for node in double.facts.nodes}) == 24

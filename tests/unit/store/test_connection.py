@@ -92,7 +92,7 @@ async def test_a_response_that_is_no_http_is_recognized(said: bytes) -> None:
 
 
 class Clock:
-    """Time that passes when it is told to, in place of the loop's."""
+    """Time that passes on command, in place of the loop's."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -119,7 +119,7 @@ class Clock:
 
 
 class Waiting:
-    """Somebody who waits for an answer that does not come by itself."""
+    """A caller that waits for an answer that does not come by itself."""
 
     def __init__(self) -> None:
         self.clock, self.connection = Clock(), Connection(None)

@@ -1,4 +1,4 @@
-"""Credential plug-ins: real programs, what they are told, and what is said when they fail."""
+"""Credential plug-ins: real programs, their input, and the messages when they fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The informer against a store whose faults are scripted: nothing lost, nothing told twice."""
+"""The informer against a store whose faults are scripted: nothing lost, no event twice."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class World:
 
 
 class Story:
-    """What the handlers were told; replayed, it must give the same objects."""
+    """The events that handlers got; replayed, it must give the same objects."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
