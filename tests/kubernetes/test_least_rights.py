@@ -97,8 +97,8 @@ def place(
 def test_every_right_is_used_and_nothing_is_refused(place: Installation, tmp_path: Path) -> None:
     alice = Cli(place.plane.token_kubeconfig("alice"))
     steps = (
-        a_schedule, runs_of_all_kinds, a_budget, a_reservation, pods_ask, external_pods,
-        volumes, logs, usage, runs_by_the_clock, metrics,
+        a_schedule, runs_of_all_kinds, a_budget, a_reservation, pods_ask, runs_by_the_clock,
+        external_pods, volumes, logs, usage, metrics,
     )  # fmt: skip
     for step in steps:
         step(place, alice, tmp_path)

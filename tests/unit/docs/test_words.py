@@ -89,6 +89,37 @@ query = "SELECT told FROM node_report"
     assert avoided_messages(source) == []
 
 
+# --- docstrings and comments --------------------------------------------------------------------
+
+
+def avoided_comments(source: str) -> list[str]:
+    return [
+        f"{line}: {match[0]!r}"
+        for line, text in words.comments(source)
+        if (match := words.PROSE.search(text) or words.PHRASES.search(text))
+    ]
+
+
+def test_docstrings_and_comments_use_the_vocabulary_of_the_glossary() -> None:
+    found = {
+        str(path.relative_to(links.ROOT)): lines
+        for path in SOURCES
+        if (lines := avoided_comments(path.read_text()))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "source", ["# nobody waits\n", 'def f():\n    """A user\n    who is told."""\n']
+)
+def test_an_avoided_comment_is_found(source: str) -> None:
+    assert len(avoided_comments(source)) == 1
+
+
+def test_code_in_a_comment_is_no_prose() -> None:
+    assert avoided_comments("# the column `told`\n") == []
+
+
 # --- names of tests -----------------------------------------------------------------------------
 
 TESTS = sorted((links.ROOT / "tests").rglob("*.py"))
