@@ -32,7 +32,7 @@ PROSE = re.compile(
 )
 """For docstrings and comments, in which `who` and `unit` have their ordinary meanings."""
 NAME = re.compile(
-    r"(?<![a-z])(whoever|whom|somebody|nobody|anybody|everybody|told|promise[sd]?|foreign|wish(?:es)?"
+    r"(?<![a-z])(whoever|whom|somebody|nobody|anybody|everybody|told|promise[sd]?|rooms?|foreign|wish(?:es)?"
     r"|(?<!without_a_)(?<!its_)(?<!legend_)units?|seats?|handed_in|hands_in|(?<!user_)(?<!users_)(?<!callers_)who)(?![a-z])"
 )
 """The same for names, in which the words are joined by underscores."""

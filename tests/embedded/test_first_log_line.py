@@ -183,7 +183,7 @@ def test_a_run_that_fits_no_node_waits_with_the_nearest_fit(engine: Engine) -> N
     assert "needs 9999 cpu on one node; the largest has " in engine.status("huge")["message"]
 
 
-def test_a_run_waits_for_room_and_starts_when_it_is_free(engine: Engine) -> None:
+def test_a_run_waits_for_capacity_and_starts_when_it_is_free(engine: Engine) -> None:
     node = engine.get("/api/v1/nodes")["items"][0]
     whole = {"cpu": node["status"]["allocatable"]["cpu"], "memory": "32Mi"}
     engine.submit("first", WAIT_FOR_GO, role={"resources": whole})

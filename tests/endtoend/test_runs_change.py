@@ -43,7 +43,7 @@ def change(engine: Embedded, name: str, spec: dict[str, Any]) -> None:
     engine.write("PATCH", f"{RUNS}/{name}", {"spec": spec})
 
 
-def test_a_better_run_takes_the_room_and_gives_it_back(here: Embedded) -> None:
+def test_a_better_run_takes_the_capacity_and_gives_it_back(here: Embedded) -> None:
     whole = cores(here, 0.9)
     here.submit("low", SAVES, role=whole, priority=10)
     here.wait_phase("low", "Running")

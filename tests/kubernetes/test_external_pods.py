@@ -92,7 +92,7 @@ def a_class(name: str, value: int, policy: str = "PreemptLowerPriority") -> Json
     }  # fmt: skip
 
 
-def test_more_important_pods_take_room_from_less_important_ones_as_far_as_budgets_allow(
+def test_more_important_pods_take_capacity_from_less_important_ones_as_far_as_budgets_allow(
     world: World,
 ) -> None:
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"

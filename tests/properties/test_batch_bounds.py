@@ -25,7 +25,9 @@ def full() -> st.SearchStrategy[ClusterFacts]:
 
 
 def _full(seed: int, nodes: int, running: int) -> ClusterFacts:
-    return test_preemption_properties.PodLabelIndex(seed, nodes, running, 14).world.snapshot.facts()
+    return test_preemption_properties.CrowdedCluster(
+        seed, nodes, running, 14
+    ).world.snapshot.facts()
 
 
 @cases(400, 8000)

@@ -125,7 +125,7 @@ def test_no_victim_could_have_been_reprieved(facts: ClusterFacts) -> None:
 
 @cases(60, 1500)
 @given(crowded(), st.integers(0, 1 << 30))
-def test_where_room_is_being_made_the_order_of_facts_does_not_matter(
+def test_where_capacity_is_being_made_the_order_of_facts_does_not_matter(
     facts: ClusterFacts, seed: int
 ) -> None:
     """Several may hold capacity that comes free at different times, some of it not at all (I10)."""

@@ -325,7 +325,7 @@ def test_a_share_that_is_not_one_over_a_number_is_refused():
 # --- allocations
 
 
-def test_an_assignment_holds_its_room_before_any_pod_exists():
+def test_an_assignment_holds_its_capacity_before_any_pod_exists():
     told = taken([holding(phase="Queued")])
     assert used_cpu(told) == 1000
     assert told.waiting == ()
@@ -417,7 +417,7 @@ def test_a_run_that_shrinks_gives_its_last_members_back():
     assert len(taken([owner]).running[0].leaving) == 4
 
 
-def test_a_run_that_starts_again_at_another_size_takes_its_room_along():
+def test_a_run_that_starts_again_at_another_size_takes_its_capacity_along():
     owner = elastic()
     owner.status.eviction = run.Eviction(
         by="x", reason="", keep_members={"worker": 3}, deadline=build.START
@@ -431,7 +431,7 @@ def test_a_run_that_starts_again_at_another_size_takes_its_room_along():
     assert (taken([owner]).running, len(taken([owner]).waiting)) == ((), 1)
 
 
-def test_members_that_need_not_run_together_give_back_their_room_when_they_end():
+def test_members_that_need_not_run_together_give_back_their_capacity_when_they_end():
     role = build.role(replicas=3)
     gang = build.a_run("e", role, placement=run.Placement(gang=False))
     owner = build.assigned(build.in_phase(gang, "Running"))

@@ -128,7 +128,7 @@ def test_a_run_that_was_refused_gets_the_message_and_the_time_of_the_next_attemp
 # --- nodes that were closed meanwhile -------------------------------------------------------------
 
 
-def test_room_that_was_given_on_a_node_that_closed_is_taken_back_before_it_starts():
+def test_capacity_that_was_given_on_a_node_that_closed_is_taken_back_before_it_starts():
     owner = build.assigned(build.a_run())
     now = times.from_unix(NOW)
     assert assignment.reconcile(owner, 1, now, lambda *_: True, ()) is None
@@ -137,7 +137,7 @@ def test_room_that_was_given_on_a_node_that_closed_is_taken_back_before_it_start
     assert assignment.reconcile(started, 1, now, lambda *_: False, ()) is None
 
 
-def test_room_of_an_earlier_leader_is_confirmed_only_before_this_one_gives_any_away():
+def test_capacity_of_an_earlier_leader_is_confirmed_only_before_this_one_gives_any_away():
     """A write that was on its way when its leader's term ended may come late."""
     owner, now = build.assigned(build.a_run()), times.from_unix(NOW)
     kept = assignment.reconcile(owner, 2, now, lambda *_: True, ())

@@ -107,7 +107,7 @@ async def test_a_running_run_cannot_be_moved_onto_another_teams_account(world):
     assert (second.phase, second.reason) == ("Queued", "WaitingForQuota")
 
 
-async def test_a_run_that_moves_takes_its_room_along_and_is_not_stopped(world):
+async def test_a_run_that_moves_takes_its_capacity_along_and_is_not_stopped(world):
     await add(world, "left", limit={"cpu": "1"})
     await add(world, "right", limit={"cpu": "1"})
     await world.submit("job", queue="left")

@@ -32,7 +32,7 @@ async def laid_out(store, nodes: int = 1) -> World:
     return World(store)
 
 
-async def test_a_better_run_is_nominated_first_and_starts_when_the_room_is_free(world):
+async def test_a_better_run_is_nominated_first_and_starts_when_the_capacity_is_free(world):
     await world.submit("low", cpu="4", priority=10)
     await world.go(2)
     await world.submit("high", cpu="4", priority=90)
@@ -70,7 +70,7 @@ async def told_of_preemption(world: World, name: str, other: str, *, seen: bool)
     return preemptions.sentences(await world.run(name), {by.uid: by}.get, lambda _: seen, world.now)
 
 
-async def test_a_preempted_run_starts_again_when_there_is_room(world):
+async def test_a_preempted_run_starts_again_when_there_is_capacity(world):
     world.lengths["high"] = 3
     await world.submit("low", cpu="4", priority=10)
     await world.go(2)
@@ -81,7 +81,7 @@ async def test_a_preempted_run_starts_again_when_there_is_room(world):
     assert (await world.status("high")).phase == "Succeeded"
 
 
-async def test_room_that_was_given_and_not_used_yet_is_taken_back_at_once(world):
+async def test_capacity_that_was_given_and_not_used_yet_is_taken_back_at_once(world):
     await world.submit("low", cpu="4", priority=10)
     await world.store.patch(
         run.Run, "low", build.NAMESPACE, subresource="status",
@@ -158,7 +158,7 @@ async def test_an_elastic_run_shrinks_before_it_is_stopped_and_grows_again(world
     assert (status.attempt, status.retries) == (0 if resize == "live" else 2, 0)
 
 
-async def test_an_elastic_run_gives_room_to_several_in_one_decision(world):
+async def test_an_elastic_run_gives_capacity_to_several_in_one_decision(world):
     await world.submit("wide", 4, min_replicas=1, resize="live", priority=10)
     await world.go(2)
     for number in range(3):

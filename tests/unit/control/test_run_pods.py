@@ -82,7 +82,7 @@ def test_a_run_that_cannot_shrink_while_it_runs_starts_again():
 # --- growth ---------------------------------------------------------------------------------------
 
 
-def test_more_room_makes_more_members_and_is_noted_when_they_are_there():
+def test_more_capacity_makes_more_members_and_is_noted_when_they_are_there():
     owner = running(3)
     owner.status.members = {"worker": 1}
     made = plan(owner, *all_pods(owner, 1))

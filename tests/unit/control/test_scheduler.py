@@ -69,7 +69,7 @@ async def test_the_verdict_is_written_when_it_changes_and_only_then(store):
     assert again.metadata.resource_version == first.metadata.resource_version
 
 
-async def test_room_just_given_away_is_not_given_again_before_the_informer_shows_it(store):
+async def test_capacity_just_given_away_is_not_given_again_before_the_informer_shows_it(store):
     runs = [build.a_run(name, build.role(cpu="3")) for name in ("a", "b")]
     await setup(store, *runs)
     async with scheduling(store, live=False) as made:
@@ -100,7 +100,7 @@ async def test_a_new_leader_reaffirms_what_was_not_started(store):
     assert (assigned.epoch, assigned.members["worker"][0].node) == (2, "n1")
 
 
-async def test_a_new_leader_withdraws_room_on_a_node_that_is_gone_and_decides_anew(store):
+async def test_a_new_leader_withdraws_capacity_on_a_node_that_is_gone_and_decides_anew(store):
     await setup(store, build.a_run())
     async with scheduling(store, epoch=1) as made:
         await made.cycle()
@@ -160,7 +160,7 @@ async def test_a_form_that_no_node_grants_is_impossible(store):
     assert told.message.startswith("no node grants shares of gpu")
 
 
-async def test_room_given_to_a_run_that_is_held_before_it_starts_is_taken_back(store):
+async def test_capacity_given_to_a_run_that_is_held_before_it_starts_is_taken_back(store):
     await setup(store, build.a_run())
     async with scheduling(store) as made:
         await made.cycle()
@@ -191,7 +191,7 @@ async def test_the_heads_of_a_queue_know_their_place_and_when_they_start(store):
     assert places[0].expected_start == "2200-01-01T01:00:00Z"
 
 
-async def test_a_run_that_got_room_waits_in_no_place(store):
+async def test_a_run_that_got_capacity_waits_in_no_place(store):
     await setup(store, build.a_run("job", build.role(cpu="6")))
     async with scheduling(store) as made:
         await made.cycle()

@@ -78,7 +78,7 @@ def test_queued(owner, expected):
     assert moved(owner) == expected
 
 
-def test_room_for_another_attempt_is_not_used():
+def test_capacity_for_another_attempt_is_not_used():
     owner = build.assigned(queued())
     owner.status.attempt = 1
     assert moved(owner) is None

@@ -134,7 +134,7 @@ def test_a_volume_that_is_yet_to_be_made_goes_where_its_class_allows():
     assert (zones_of(found), found.unbound) == ({"b"}, ("data",))
 
 
-def test_a_volume_is_made_only_where_its_driver_has_room_for_it():
+def test_a_volume_is_made_only_where_its_driver_has_capacity_for_it():
     driver = cluster.CSIDriver(
         metadata=meta.ObjectMeta(name=DRIVER), spec=cluster.CSIDriverSpec(True)
     )

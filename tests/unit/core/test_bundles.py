@@ -323,7 +323,7 @@ def test_only_the_holder_of_the_cpu_of_a_numa_node_is_evicted() -> None:
     assert where(cycle.decide(build(gone), NOW)) != []
 
 
-def test_room_that_was_being_freed_is_looked_for_anew_when_its_numa_node_is_full() -> None:
+def test_capacity_that_was_being_freed_is_looked_for_anew_when_its_numa_node_is_full() -> None:
     """Of the node enough is free, and the very GPU, too."""
     machine = node(domain(0, 8), domain(1, 8))
     me = workload("me", DeviceRequest("gpu"), cpu=6)

@@ -311,7 +311,7 @@ def test_a_reserved_start_is_withdrawn_with_a_reason_when_a_window_is_added():
     assert verdict(decision, "head").reason == "ReservedUntil"
 
 
-def test_room_that_was_nominated_is_withdrawn_when_a_window_closes_it():
+def test_capacity_that_was_nominated_is_withdrawn_when_a_window_closes_it():
     leaving = runs("low", ["n0"], expected=5e3, leaving=(("w", 0),))
     firm = runs("firm", ["n1"], preemptible=False)
     pods = (PodAssignment("w", 0, "n0", tuple(Grant(f"g{i}") for i in range(8))),)
@@ -394,7 +394,7 @@ def test_processors_alone_can_be_reserved():
     assert len(started(decide(world(*waiting, windows=[some]), START))) == 3
 
 
-def test_before_the_window_room_that_comes_back_in_time_is_counted():
+def test_before_the_window_capacity_that_comes_back_in_time_is_counted():
     """Four devices are reserved; four are busy and end before. One more may be used now."""
     four = window(amounts={"gpu": 4000}, queues=frozenset("a"))
     busy = runs("busy", ["n0"], gpus=4, at=NOW, expected=900.0)

@@ -75,7 +75,7 @@ def started(decision: cycle.Decision) -> list[str]:
 PROMISED = (Nomination("me", pods("n0")),)
 
 
-def test_nominated_room_is_held_until_it_is_free_and_then_taken() -> None:
+def test_nominated_capacity_is_held_until_it_is_free_and_then_taken() -> None:
     leaving = Running(workload("old", cpu=4), pods("n0"), 0.0, leaving=(("w", 0),))
     facts = ClusterFacts(
         (node("n0"),), (Queue("q"),), (leaving,), (workload("me", cpu=4), workload("x")), PROMISED
@@ -109,7 +109,7 @@ def test_a_reservation_of_a_deleted_workload_holds_nothing() -> None:
     [RunningPut(Running(workload("me"), pods("n0"), NOW)), WorkloadGone("me")],
     ids=["starts", "goes"],
 )
-def test_held_room_is_forgotten_with_a_start_or_an_end(event: Event) -> None:
+def test_held_capacity_is_forgotten_with_a_start_or_an_end(event: Event) -> None:
     """Else a workload that waits again later would find capacity held for it."""
     facts = ClusterFacts(
         (node("n0"),), (Queue("q"),), waiting=(workload("me"),), nominations=PROMISED
@@ -257,7 +257,7 @@ def test_what_was_not_looked_at_is_unresolved_never_impossible() -> None:
     }
 
 
-def test_of_those_not_looked_at_one_for_which_a_reservation_finds_room_now_starts() -> None:
+def test_of_those_not_looked_at_one_for_which_a_reservation_finds_capacity_now_starts() -> None:
     """A reservation for this very moment would start at one that no wake-up names."""
     waiting = tuple(workload(f"u{i}", submitted=float(i)) for i in range(5))
     facts = ClusterFacts(tuple(node(f"n{i}") for i in range(10)), (Queue("q"),), waiting=waiting)

@@ -147,7 +147,7 @@ def test_the_tightest_domain_is_taken(nodes, count, level):
 
 @settings(deadline=None, max_examples=200)
 @given(nodes=grids(), count=st.integers(1, 20))
-def test_spread_is_even_as_far_as_there_is_room(nodes, count):
+def test_spread_is_even_as_far_as_there_is_capacity(nodes, count):
     assume(room(nodes, 1) >= count)
     used = collections.Counter(
         where(placed(context_of(nodes, levels=()), workload(role(count), pack="spread")))
@@ -408,7 +408,7 @@ def test_requests_are_numbered_from_where_they_begin():
     assert [pod.index for pod in answer] == [3, 4]
 
 
-def test_of_two_roles_one_that_is_counted_by_trying_is_not_surely_without_room():
+def test_of_two_roles_one_that_is_counted_by_trying_is_not_surely_without_capacity():
     """The whole GPU is taken first, and it is the one that the share would have needed."""
     shares = frozenset(("whole", "share"))
     gpus = tuple(

@@ -162,7 +162,7 @@ def test_the_best_acceptable_model_is_taken_and_the_next_where_it_is_not_to_be_h
     assert verdict(decided(ClusterFacts((new, old), Q, (busy,), (picky,)))).resource == "gpu/h100"
 
 
-def test_members_of_a_gang_get_one_model_where_one_has_room_for_all_else_a_mix() -> None:
+def test_members_of_a_gang_get_one_model_where_one_has_capacity_for_all_else_a_mix() -> None:
     new, old = node("new", *gpus(1, "h100")), node("old", *gpus(3, "a100"))
     pair = workload("me", DeviceRequest("gpu", models=("h100", "a100")), members=2)
     found = where(decided(ClusterFacts((new, old), Q, waiting=(pair,))))

@@ -161,7 +161,7 @@ def test_preemption_can_be_switched_off():
     assert world.evicted == {}
 
 
-def test_a_limit_is_in_the_way_and_lower_ones_of_the_queue_go_even_if_room_is_free():
+def test_a_limit_is_in_the_way_and_lower_ones_of_the_queue_go_even_if_capacity_is_free():
     world = World([node("n1")], [Queue("q", limit={"gpu": 4000})])
     world.start(*(workload(f"x{i}", "q", priority=10) for i in range(4)))
     world.wait(workload("hi", "q", gpus=2, priority=90)).decide()
@@ -280,7 +280,7 @@ def test_an_unprotected_workload_is_evicted_instead():
     assert world.evicted == {"y": 1}
 
 
-def test_the_preemptor_takes_free_room_too_and_holds_all_of_it():
+def test_the_preemptor_takes_free_capacity_too_and_holds_all_of_it():
     world = World([node("n1", 4)], [Queue("q")])
     world.start(workload("x", "q", gpus=2, priority=1))
     world.wait(
@@ -326,7 +326,7 @@ def test_a_required_rack_is_freed_as_one():
     settles(world, "a1")
 
 
-def test_a_workload_of_two_shapes_gets_all_of_its_room():
+def test_a_workload_of_two_shapes_gets_all_of_its_capacity():
     both = Workload("a1", "a", (role(2, 2), Role("head", 1, 1, {"cpu": 60_000})))
     world = World([node("n1", 4), node("n2", 4)], two_queues(8, 0))
     world.start(*(workload(f"x{i}", "b", gpus=2, cpu=20) for i in range(4)))
@@ -482,7 +482,7 @@ def test_a_gang_that_is_being_repaired_is_nobodys_victim_in_the_same_decision():
     ]
 
 
-def test_held_room_is_not_used_for_repairs():
+def test_held_capacity_is_not_used_for_repairs():
     world = World([node("n0", 1), node("n1", 1)], [Queue("a")])
     world.run(workload("hurt", "a", priority=50), "n0").run(workload("low", "a", priority=10), "n1")
     world.wait(workload("high", "a", priority=90)).decide()

@@ -148,7 +148,7 @@ def test_a_workload_that_takes_a_starts_capacity_is_not_blocked_by_its_own_reser
 # --- laws
 
 
-class PodLabelIndex:
+class CrowdedCluster:
     """A world that is full: its dice, and so all of it, come from one number."""
 
     def __init__(self, seed, nodes, running, waiting):
@@ -239,7 +239,7 @@ class PodLabelIndex:
 
 def _pod_index(numbers):
     note(f"Crowd{numbers}")  # a failure names it: its printed form would be empty
-    return PodLabelIndex(*numbers)
+    return CrowdedCluster(*numbers)
 
 
 crowds = st.tuples(
@@ -348,7 +348,7 @@ def test_what_a_queue_grew_by_comes_back_from_the_surplus_that_stands_last():
     """Its workload of higher priority grew by two where they are of no use to the reclaiming
     workload; the other gives up what it grew by, and a pod that it had before, behind the grown
     ones."""
-    world = PodLabelIndex(300051, 4, 9, 4).world
+    world = CrowdedCluster(300051, 4, 9, 4).world
     grown = {each.workload: len(each.pods) for each in world.decide().placements}
     assert grown == {"w1": 1, "r2": 2, "r3": 1}
     world.happen()
@@ -363,7 +363,7 @@ def test_what_a_queue_grew_by_comes_back_from_the_surplus_that_stands_last():
 def test_a_workload_pushed_beyond_the_guarantee_by_a_reservation_is_evicted_in_the_same_decision():
     """`w3` has a right to four devices and comes first, but `r2`, which has them, is inside its
     queue's guarantee. Then `w0` of that queue has a reservation and stands before `r2`."""
-    world = PodLabelIndex(78, 4, 9, 4).world
+    world = CrowdedCluster(78, 4, 9, 4).world
     world.decide()
     assert world.evicted == {"r0": 1, "r3": 2, "r2": 2}
     assert {each.workload for each in world.decision.nominations} == {"w0", "w3"}
@@ -376,7 +376,7 @@ def test_a_workload_pushed_beyond_the_guarantee_by_a_reservation_is_evicted_in_t
 def test_a_workload_that_grew_beyond_a_guarantee_gives_back_as_much_where_it_helps():
     """The first world in which a decision after growth evicted a workload: two pieces of one device
     lie on two nodes; the workload that grows onto the one gives up a pod on the other."""
-    world = PodLabelIndex(1, 3, 10, 4).world
+    world = CrowdedCluster(1, 3, 10, 4).world
     (grown,) = (each for each in world.decide().placements if each.workload == "r2")
     world.happen()
     (told,) = world.decide().evictions

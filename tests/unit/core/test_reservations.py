@@ -188,7 +188,7 @@ def test_capacity_beside_the_reserved_pods_is_free_for_all():
     assert {p.pods[0].node for p in decision.placements} == {"c"}
 
 
-def test_what_passed_is_taken_from_the_room_of_the_next_ones():
+def test_what_passed_is_taken_from_the_capacity_of_the_next_ones():
     head = workload("head", role(2, 6), expected=100.0)
     running = [runs("r", "a", end=NOW + 50)]
     forever = [workload(f"p{i}", role(1, 1), submitted=1.0 + i) for i in range(5)]

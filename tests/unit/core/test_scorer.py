@@ -186,7 +186,7 @@ def test_a_decision_about_devices_teaches_nothing_to_those_without() -> None:
     assert places(asked, role(cpu=4)) == places(fresh, role(cpu=4))
 
 
-def test_room_of_the_caller_is_never_exceeded() -> None:
+def test_capacity_of_the_caller_is_never_exceeded() -> None:
     cluster = Cluster([node("a"), node("b")])
     rule = learned(cluster, [role(count=1)])
     shape = cluster.shape_of(role(count=1))

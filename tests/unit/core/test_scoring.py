@@ -70,7 +70,7 @@ def test_points_add_up_and_may_be_below_zero():
     assert where(nodes, workload(1, likes("host", "a", -9), likes("host", "b", -9))) == ["c"]
 
 
-def test_preferences_yield_to_room_and_hold_for_as_many_as_fit():
+def test_preferences_yield_to_capacity_and_hold_for_as_many_as_fit():
     nodes = [node("liked", cpu=2, disk="ssd"), node("other", cpu=4)]
     assert sorted(where(nodes, workload(3, likes()))) == ["liked", "liked", "other"]
 

@@ -207,7 +207,7 @@ def test_a_workload_that_should_have_ended_does_not_grow_into_reserved_capacity(
     assert len(grown) == 1, "of b's 8, 1 is used and 6 are promised"
 
 
-def test_a_neighbour_that_should_have_ended_is_believed_to_be_there_as_long_as_its_room_is():
+def test_a_neighbour_that_should_have_ended_is_believed_to_be_there_as_long_as_its_capacity_is():
     apart = Affinity("host", (Requirement("app", "Exists"),), anti=True)
     late = Running(
         workload("late", role(1, 1, labels=(("app", "x"),))),

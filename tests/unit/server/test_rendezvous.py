@@ -84,7 +84,7 @@ async def test_a_server_that_stops_answers_waiting_requests(served: Served) -> N
     assert (await waiting).body["complete"] is False
 
 
-async def test_an_attempt_that_has_no_room_is_gone(served: Served) -> None:
+async def test_an_attempt_that_has_no_capacity_is_gone(served: Served) -> None:
     await a_gang(served, attempt=2)
     for attempt in (1, 3):
         assert (await served.call("GET", f"{BOOK}?attempt={attempt}")).code == 410

@@ -146,7 +146,7 @@ def test_a_workload_that_reclaims_beyond_its_own_guarantee() -> None:
     )
 
 
-def test_nominated_room_that_another_took() -> None:
+def test_nominated_capacity_that_another_took() -> None:
     a, b = job("a", gpus=1), job("b", gpus=1)
     found = snapshot((a, (pod(0, "node-0000", 0),)))
     nomination = Nomination("b", (pod(0, "node-0000", 0),))

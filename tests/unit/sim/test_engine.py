@@ -19,7 +19,7 @@ from windlass.sim.policy_grid import Variant, combinations
 from windlass.sim.scenario import FOREVER, Outage, Scenario, with_runtimes
 
 
-def test_a_job_waits_for_room_and_starts_the_moment_it_is_free() -> None:
+def test_a_job_waits_for_capacity_and_starts_the_moment_it_is_free() -> None:
     found = play(scenario(job("a", 0, 100), job("b", 10, 50)))
     assert (found["a"].first_start, found["a"].end) == (0, 100)
     assert (found["b"].first_start, found["b"].end, found["b"].waited) == (100, 150, 90)

@@ -76,7 +76,9 @@ def test_an_event_costs_every_running_job_its_overhead_but_not_jobs_that_end():
         (12, [8, 4, 7], None),
     ],
 )
-def test_placement_takes_the_first_node_with_room_and_never_splits_small_jobs(gpus, free, places):
+def test_placement_takes_the_first_node_with_capacity_and_never_splits_small_jobs(
+    gpus, free, places
+):
     assert replay.first_fit(gpus, free) == places
 
 

@@ -86,7 +86,7 @@ def test_fleet_is_in_the_order_of_ties(files: Path) -> None:
     assert fleet.devices.sum(axis=1).tolist() == [2000, 0, 4000]
 
 
-def test_replay_counts_what_arrived_and_what_found_room(files: Path) -> None:
+def test_replay_counts_what_arrived_and_what_found_capacity(files: Path) -> None:
     nodes, pods, (arrival,) = read(files)
     fleet = nodes.fleet(arrival.rank)
     tables = potential.build(potential.Demand(pods.counts()), fleet)

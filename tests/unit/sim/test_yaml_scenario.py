@@ -233,7 +233,9 @@ def test_a_load_comes_from_its_seed_and_fits_the_cluster(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("part", [0.0, 0.6, 1.0])
-def test_a_part_that_is_said_holds_and_the_others_make_room(tmp_path: Path, part: float) -> None:
+def test_a_part_that_is_said_holds_and_the_others_make_capacity(
+    tmp_path: Path, part: float
+) -> None:
     text = BASE + f"load: {{jobs: 400, over: 1d, mix: {{shares: {part}, several_roles: 0}}}}\n"
     found = read(tmp_path, text).jobs
     shares = sum(0 < devices_of(job.workload) < 1 for job in found) / len(found)
