@@ -27,8 +27,9 @@ from windlass.core.cluster.devices.numa import Needs, NumaTopology
 from windlass.core.cluster.devices.partitions import Position
 from windlass.core.cluster.host_ports import clashing
 from windlass.core.cluster.node_filter import NodeFilter
-from windlass.core.cluster.numbering import Numbers, of_domains
+from windlass.core.cluster.numbering import Numbers
 from windlass.core.cluster.request_matrix import RequestMatrix
+from windlass.core.cluster.topology_domains import TopologyDomains
 from windlass.core.model.equivalence import Shape, Shapes
 from windlass.core.model.types import (
     Constraint,
@@ -73,7 +74,7 @@ class Cluster:
         self.device_table = DeviceTable(self.nodes)
         self.numa = NumaTopology(self.nodes, self.resources)
         self.ports: dict[int, set[int]] = {}
-        self.domains = [of_domains(self.nodes, depth) for depth in range(len(levels))]
+        self.domains = TopologyDomains.of(self.nodes, len(levels))
         """Per level, the number of the domain each node is in."""
         self.charges: dict[DeviceRequest, int] = {}
         """What a request counts for in quotas; filled by `core.quota.usage`."""
@@ -81,7 +82,6 @@ class Cluster:
         self.reserved = reserved_capacity.Table()
         """What advance reservations hold back, as of the decision that is being made."""
         self._all_open = bool(self.open.all())
-        self._starts: dict[int, tuple[Ints, Ints]] = {}
         self._domains_of: dict[str, Ints] = {}
         self._when_empty: dict[int, Ints] = {}
         self._cache = CapacityCache(size)
@@ -152,8 +152,7 @@ class Cluster:
         fork.reserved = self.reserved.part(where, len(self))
         fork.device_table, fork.ports = self.device_table.part(where), {}
         fork.numa = self.numa.part(where)
-        fork.domains = [ids[where] for ids in self.domains]
-        fork._whole, fork._starts = (self, where), {}
+        fork.domains, fork._whole = self.domains.part(where), (self, where)
         fork._when_empty, fork._domains_of = {}, {}
         fork._cache, fork._touched, fork._undo, fork._origin = (
             CapacityCache(len(where)),
@@ -573,28 +572,8 @@ class Cluster:
 
     def by_domain(self, level: int, capacities: Ints) -> Ints:
         """Sums of a per-node count (the last axis) over the domains of a level."""
-        ids, starts = self._bounds(level)
-        if not len(ids):
-            return capacities[..., :0]
-        sums = np.add.reduceat(capacities, starts[:-1], axis=-1)
-        if len(ids) == ids[-1] + 1:
-            return sums
-        found = np.zeros((*capacities.shape[:-1], int(ids[-1]) + 1), np.int64)  # of a part
-        found[..., ids] = sums
-        return found
+        return self.domains.sums(level, capacities)
 
     def nodes_in(self, level: int, domain: int) -> Ints:
         """The nodes of one domain of a level, ascending."""
-        ids, starts = self._bounds(level)
-        at = int(ids.searchsorted(domain))
-        return np.arange(starts[at], starts[at + 1])
-
-    def _bounds(self, level: int) -> tuple[Ints, Ints]:
-        """The domains of a level, ascending, and where each begins: nodes of one stand together.
-        The last number is that of all nodes."""
-        found = self._starts.get(level)
-        if found is None:
-            ids = self.domains[level]
-            starts = np.flatnonzero(np.diff(ids, prepend=-1))
-            found = self._starts[level] = (ids[starts], np.append(starts, len(ids)))
-        return found
+        return self.domains.nodes(level, domain)

@@ -1,4 +1,4 @@
-"""Numbers of nodes and domains, and how they change when nodes come and go.
+"""Numbers of nodes, and how they change when nodes come and go.
 
 Nodes are numbered by topology path and name, so that one more shifts many of them. Rebuilding
 everything would cost as much as all running workloads; `Numbers` maps old numbers to new ones, and
@@ -8,7 +8,7 @@ the indexes of a snapshot (`carry_over`) are renumbered in arrays.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,13 +55,3 @@ def between(
             node[i] = new[each.name]
     width, by = widths
     return Numbers(node, (node[:, None] * by + np.arange(width)).reshape(-1))
-
-
-def of_domains(nodes: Iterable[Node], depth: int) -> Ints:
-    """Numbers domains of a level in the order of the nodes; a node outside has its own."""
-    numbers: dict[tuple[str, ...], int] = {}
-    ids = []
-    for node in nodes:
-        path = node.path[: depth + 1] if len(node.path) > depth else ("", node.name)
-        ids.append(numbers.setdefault(path, len(numbers)))
-    return np.array(ids, np.int64)
