@@ -26,7 +26,7 @@ PHRASES = re.compile(
     re.IGNORECASE,
 )
 PROSE = re.compile(
-    r"\b(whoever|somebody|nobody|everybody|anybody|told|promis\w+|room)\b"
+    r"\b(whoever|somebody|nobody|everybody|anybody|told|promise[sd]?|room)\b"
     r"|\bhand(s|ed|ing)? (it |them )?in\b",
     re.IGNORECASE,
 )
