@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from windlass.cli.lib import terminal_text
 from windlass.cli.lib.output import Output, flush, noticing_closed_pipes
 
 
@@ -32,7 +33,7 @@ class Screen:
         import shutil
 
         height = max(3, shutil.get_terminal_size((80, 24)).lines - 1)
-        shown = list(lines[:height])
+        shown = [terminal_text.finished(line) for line in lines[:height]]
         back = f"\x1b[{self._height}F" if self._height else ""
         # Clears each line to its end, and what remains of a longer text below.
         with noticing_closed_pipes():

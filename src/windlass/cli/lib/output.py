@@ -4,6 +4,9 @@ Three modes. *human*: text and tables on stdout. *json*: exactly one document on
 per line for streams). *quiet*: names only. Hints and progress go to stderr, and only in human
 mode, so stdout can always be piped. Colour only on a terminal and without NO_COLOR; symbols only
 where the stream can encode them. Rich is imported for the spinner alone, and only on a terminal.
+
+Text of jobs and objects never controls the terminal: everything but `raw` passes through
+`cli.lib.terminal_text`.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any, Literal, TextIO
 
 import click
 
-from windlass.cli.lib import exit_codes
+from windlass.cli.lib import exit_codes, terminal_text
 
 Mode = Literal["human", "json", "quiet"]
 
@@ -46,8 +49,8 @@ class Output:
             _write(sys.stdout, text)
 
     def raw(self, text: str) -> None:
-        """Text that is the result itself (YAML, a log line, a script), in every mode."""
-        _write(sys.stdout, text)
+        """Text that is the result itself (YAML, a log line, a script), in every mode; unchanged."""
+        _write(sys.stdout, text, raw=True)
 
     def hint(self, text: str) -> None:
         """What to do next, for people, on stderr."""
@@ -79,7 +82,8 @@ class Output:
             fault = {"message": message, "remedy": remedy, "code": code}
             _write(sys.stderr, _dump({"error": fault}))
             return
-        _write(sys.stderr, self.style("error: ", sys.stderr, fg="red", bold=True) + message)
+        head = self.style("error: ", sys.stderr, fg="red", bold=True)
+        _write(sys.stderr, head + message)
         for line in remedy.splitlines():
             _write(sys.stderr, "  " + line)
 
@@ -134,7 +138,9 @@ class Output:
 
     def style(self, text: str, stream: TextIO, **how: Any) -> str:
         coloured = stream.isatty() and not os.environ.get("NO_COLOR")
-        return click.style(text, **how) if coloured and os.environ.get("TERM") != "dumb" else text
+        if not coloured or os.environ.get("TERM") == "dumb":
+            return text
+        return terminal_text.protect(click.style(terminal_text.clean(text), **how))
 
     @contextlib.contextmanager
     def progress(self, text: str) -> Iterator[Callable[[str], None]]:
@@ -144,11 +150,13 @@ class Output:
             yield _ignore
         elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             from rich.console import Console
+            from rich.text import Text
 
             console = Console(stderr=True, highlight=False)
             spinner = "dots" if _encodes(sys.stderr, "⠋") else "line"
-            with console.status(text, spinner=spinner) as status:
-                yield status.update
+            # As Text: brackets in a name are no markup.
+            with console.status(Text(terminal_text.clean(text)), spinner=spinner) as status:
+                yield lambda fresh: status.update(Text(terminal_text.clean(fresh)))
         else:
             _write(sys.stderr, text + " ...")
             yield _ignore
@@ -161,7 +169,7 @@ class Output:
                 f"Use {flag} to confirm.",
                 exit_codes.USAGE,
             )
-        if not click.confirm(question, err=True):
+        if not click.confirm(terminal_text.clean(question), err=True):
             raise exit_codes.CliError("Cancelled; nothing was changed.", "")
 
     def _fit(self, cell: str, width: int) -> str:
@@ -218,7 +226,8 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _one_line(cell: str) -> str:
-    return " ".join(str(cell).split()) if "\n" in str(cell) else str(cell)
+    text = str(cell)
+    return terminal_text.one_line(text) if "\n" in text else terminal_text.clean(text)
 
 
 def _ignore(_text: str) -> None:
@@ -233,7 +242,8 @@ def _encodes(stream: TextIO, text: str) -> bool:
     return True
 
 
-def _write(stream: TextIO, text: str) -> None:
+def _write(stream: TextIO, text: str, *, raw: bool = False) -> None:
+    text = terminal_text.finished(text, raw=raw)
     if not _encodes(stream, text):
         encoding = getattr(stream, "encoding", None) or "ascii"
         text = text.encode(encoding, "backslashreplace").decode(encoding)
@@ -244,4 +254,4 @@ def _write(stream: TextIO, text: str) -> None:
 def _dump(data: Any, indent: int | None = None) -> str:
     import json
 
-    return json.dumps(data, indent=indent, ensure_ascii=False)
+    return terminal_text.in_json(json.dumps(data, indent=indent, ensure_ascii=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from windlass.cli.lib import terminal_text
 from windlass.kinds.types.resource import Column, Resource
 from windlass.kinds.values import ages, jsonpath, times
 
@@ -26,10 +27,15 @@ def to_yaml(value: Any) -> str:
     import yaml
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text: str = yaml.dump(
-        value, Dumper=dumper, sort_keys=False, default_flow_style=False, allow_unicode=True
-    )
-    return text
+
+    def dumped(*, unicode: bool) -> str:
+        return str(yaml.dump(
+            value, Dumper=dumper, sort_keys=False, default_flow_style=False, allow_unicode=unicode
+        ))  # fmt: skip
+
+    text = dumped(unicode=True)
+    # With characters that a terminal obeys, everything beyond ASCII is escaped.
+    return text if terminal_text.clean(text) == text else dumped(unicode=False)
 
 
 def _cell(column: Column, obj: dict[str, Any]) -> str:

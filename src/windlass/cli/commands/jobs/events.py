@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from windlass.cli.lib import base, client_session
+from windlass.cli.lib import base, client_session, terminal_text
 from windlass.cli.lib.output import Output, flush
 from windlass.kinds import codec
 from windlass.kinds.types import core
@@ -121,5 +121,5 @@ def _row(event: dict[str, Any]) -> list[str]:
 
 def _line(out: Output, event: dict[str, Any]) -> None:
     out.item(event, name=event["object"])
-    out.say("  ".join(_row(event)))
+    out.say(terminal_text.one_line("  ".join(_row(event))))
     flush()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from windlass.cli.lib import base, client_session, exit_codes, server_target
+from windlass.cli.lib import base, client_session, exit_codes, server_target, terminal_text
 from windlass.cli.lib.output import Output
 from windlass.kinds.values import ages, times
 
@@ -142,7 +142,7 @@ def _executed(
             remote = problem.__cause__
             found = isinstance(remote, RemoteTraceback)
             text = str(remote) if found else "".join(traceback.format_exception(problem))
-            click.echo(_printable(text).strip(), err=True)
+            click.echo(terminal_text.clean(text).strip(), err=True)
             raise exit_codes.CliError(
                 f"Pipeline {chosen.name} failed: {type(problem).__name__}.",
                 "Correct it and run it again: steps that succeeded are not executed again.",
@@ -165,11 +165,6 @@ def _conclude(out: Output, chosen: Pipeline, outcome: PipelineOutcome) -> None:
         },
         names=[chosen.name],
     )  # fmt: skip
-
-
-def _printable(text: str) -> str:
-    """Text of a job without the characters that a terminal would obey."""
-    return "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)
 
 
 def _call(step: str, position: int) -> str:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from windlass.cli.lib import terminal_text
 from windlass.cli.lib.output import Output, flush
 from windlass.kinds.types import run
 from windlass.sdk.transfer import logs as run_logs
@@ -85,7 +86,7 @@ class Narrator:
             return
         if text != self._printed:
             self._printed, self._phase, self._at = text, status.phase, time.monotonic()
-            self._out.hint(text)
+            self._out.hint(terminal_text.one_line(text))
             if self._out.mode == "json":
                 data = {"phase": status.phase, "reason": status.reason, "message": status.message}
                 self._out.item({"type": "state", "run": self._name, **data})
