@@ -29,3 +29,5 @@ class StreamOptions:
     stderr: bool = False
     tty: bool = False
     ports: tuple[int, ...] = ()
+    owner: bool = False
+    """The caller owns the engine, and so may enter pods that run with the owner's rights."""

@@ -16,7 +16,10 @@ import aiohttp
 from aiohttp import web
 
 from windlass.agent.api import server, unix_socket
+from windlass.agent.api.owner_rights import OwnerRights
+from windlass.kinds import codec
 from windlass.kinds.types import core
+from windlass.kinds.types.resource import Resource
 from windlass.podlogs.options import LogOptions, StreamOptions
 from windlass.store import errors, interface
 
@@ -31,12 +34,13 @@ class AgentGateway:
     def __init__(self, store: interface.Store, agent_state: Path) -> None:
         self._store = store
         self._state = agent_state
+        self._rights = OwnerRights(store, agent_state)
 
     async def log(self, pod: dict[str, Any], options: LogOptions) -> AsyncIterator[bytes]:
         """Yields the log in pieces; with `follow`, until the container ends."""
         name = pod["metadata"]["name"]
         container = _container(pod, options.container)
-        node = await self._node_of(pod)
+        node = (await self._node_of(pod)).name
         path = f"{_BASE}/logs/{pod['metadata']['uid']}/{container}"
         try:
             async with (
@@ -65,7 +69,10 @@ class AgentGateway:
         if kind != "portforward":
             path += f"/{_container(pod, options.container)}"
             protocols = server.CHANNELS
-        async with self._session(await self._node_of(pod), _TIMEOUT) as session:
+        node = await self._node_of(pod)
+        if not options.owner:
+            await self._rights.check_session(pod, node)
+        async with self._session(node.name, _TIMEOUT) as session:
             try:
                 agent = await session.ws_connect(
                     path, params=_session_params(options), protocols=protocols,
@@ -87,6 +94,7 @@ class AgentGateway:
     async def usage(self, node: dict[str, Any], path: str) -> tuple[int, str, bytes]:
         """Status, content type and body of the agent's `/metrics/resource` or `/stats/summary`."""
         name = node["metadata"]["name"]
+        _check_ready(codec.from_dict(core.Node, node))
         try:
             async with (
                 self._session(name, _USAGE_TIMEOUT) as session,
@@ -96,14 +104,18 @@ class AgentGateway:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise errors.Unavailable(f"the agent of node {name} does not answer") from error
 
-    async def _node_of(self, pod: dict[str, Any]) -> str:
-        """The name of the pod's node, which is ready."""
+    async def check_binding(self, resource: Resource, namespace: str, name: str, to: Any) -> None:
+        """Conflict if the change of a binding would let other users into pods of the owner."""
+        await self._rights.check_binding(resource, namespace, name, to)
+
+    async def _node_of(self, pod: dict[str, Any]) -> core.Node:
+        """The pod's node, which is ready."""
         name = pod.get("spec", {}).get("nodeName")
         if not name:
             raise errors.BadRequest(f'pod "{pod["metadata"]["name"]}" is on no node yet')
-        if not (await self._store.get(core.Node, name)).is_ready:
-            raise errors.Unavailable(f"node {name} is not ready; try again later")
-        return str(name)
+        node = await self._store.get(core.Node, name)
+        _check_ready(node)
+        return node
 
     @contextlib.asynccontextmanager
     async def _session(
@@ -119,6 +131,11 @@ class AgentGateway:
             connector = aiohttp.UnixConnector(path=path)
             async with aiohttp.ClientSession(connector=connector, timeout=limits) as session:
                 yield session
+
+
+def _check_ready(node: core.Node) -> None:
+    if not node.is_ready:
+        raise errors.Unavailable(f"node {node.name} is not ready; try again later")
 
 
 async def _relay(client: web.WebSocketResponse, node: aiohttp.ClientWebSocketResponse) -> None:

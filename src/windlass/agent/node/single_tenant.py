@@ -9,7 +9,7 @@ check does not pass.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 from windlass.agent.node.privileges import NamespaceUsers
 from windlass.kinds.types import core
@@ -17,7 +17,7 @@ from windlass.store import interface
 from windlass.store.informer import Informer
 
 OWN = "default"
-_READ_ONLY_ROLES = frozenset({"windlass-viewer"})
+READ_ONLY_ROLES = frozenset({"windlass-viewer"})
 """Roles that cannot start pods."""
 
 
@@ -42,8 +42,11 @@ class SingleTenantCheck:
         return None if single else self._users.of(namespace)
 
     def is_single_tenant(self) -> bool:
-        bindings = [*self._here, *self._everywhere]
-        return not any(
-            binding.subjects and binding.role_ref.name not in _READ_ONLY_ROLES
-            for binding in bindings
-        )
+        return alone([*self._here, *self._everywhere])
+
+
+def alone(bindings: Iterable[core.RoleBinding | core.ClusterRoleBinding]) -> bool:
+    """Whether none of these bindings lets another user start pods."""
+    return not any(
+        binding.subjects and binding.role_ref.name not in READ_ONLY_ROLES for binding in bindings
+    )

@@ -38,6 +38,11 @@ _FALLBACK = "FallbackToLogsOnError"
 _DEFAULT_MESSAGE = "/dev/termination-log"
 
 
+class RightsChanged(volumes.VolumeRejected):
+    """The pod was prepared with the rights of the engine's owner, which its namespace no longer
+    has: nothing more of it is started."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class AgentContext:
     """The node that the agent runs on and what the agent uses to run pods."""
@@ -108,6 +113,11 @@ async def make(
     folder = folder_of(context, pod.uid)
     if folder is None:
         raise OSError(f"the record of pod {pod.name} is missing in {context.folder}")
+    if folder.user is None and context.user_of(pod.namespace) is not None:
+        raise RightsChanged(
+            f"pod {pod.name} was prepared with the rights of the engine's owner; since then other "
+            f"users may start pods in namespace {pod.namespace}"
+        )
     sources = pods_env.Sources(store, pod.namespace)
     env = await pods_env.build(
         sources, pod, spec, context.facts, usual=_usual(folder, pod), fixed=_fixed(folder, spec)

@@ -176,7 +176,9 @@ class PodWorker:
         try:
             before, seen, delays = await self._advance_all(pod)
         except volumes.VolumeRejected as never:
-            status = pod_status.refused(pod, "MountFailed", str(never), times.now())
+            changed = isinstance(never, container_config.RightsChanged)
+            reason = "RightsChanged" if changed else "MountFailed"
+            status = pod_status.refused(pod, reason, str(never), times.now())
             await self._write(pod, status)
             return None
         status = pod_status.build(pod, seen, self._context.address, times.now(), before)
@@ -249,7 +251,8 @@ class PodWorker:
             config = await container_config.make(self._store, self._context, pod, spec)
             await container.start(config, self._context.zygote)
         except volumes.VolumeRejected as rejected:
-            if not containers.all_in(self._folder):
+            changed = isinstance(rejected, container_config.RightsChanged)
+            if changed or not containers.all_in(self._folder):
                 raise
             # Containers ran before: the volume may become available again.
             return _not_configured(observed, rejected), _RETRY

@@ -36,7 +36,7 @@ PLATFORM_REASONS = frozenset(
         "PodNotSupported", "MountFailed", "CreateContainerConfigError", "CreateContainerError",
         "StartError",
         "UnexpectedAdmissionError", "TopologyAffinityError", "NodeAffinity", "NodePorts",
-        "PortTaken", "AdmissionRefused", "WaitingForData",
+        "PortTaken", "RightsChanged", "OutOfDisk", "AdmissionRefused", "WaitingForData",
     }
 )  # fmt: skip
 """Reasons that only the platform sets: a job that claimed one would be restarted without using up

@@ -58,6 +58,7 @@ _FAILURES = {
     "NodeAffinity": reasons.Reason.NODE_REFUSED,
     "NodePorts": reasons.Reason.NODE_REFUSED,
     "PortTaken": reasons.Reason.NODE_REFUSED,
+    "RightsChanged": reasons.Reason.NODE_REFUSED,
 }
 """Reasons that nodes give for a pod. Of a container only `_ENDINGS` counts, because the message may
 be the job's own, and some of these reasons lead to attempts that cost nothing."""

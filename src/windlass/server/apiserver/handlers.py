@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from windlass.kinds.types import core
 from windlass.kinds.values import times
 from windlass.server.apiserver import admission, node_proxy, run_privileges, tables
 from windlass.server.apiserver.paths import Target
@@ -33,6 +34,7 @@ _LOG_TIMEOUT = 2.0
 _WARNING_LENGTH, _WARNING_TOTAL, _WARNING_COUNT = 256, 4096, 32
 """Characters of one warning and of all warnings of a response, as in Kubernetes; and how many,
 because Python's own client takes no more than 100 headers."""
+_BINDINGS = (core.RoleBinding.resource.key, core.ClusterRoleBinding.resource.key)
 _SUCCESS: dict[str, Any] = {
     "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
 }  # fmt: skip
@@ -180,6 +182,8 @@ class Objects:
     async def _admit_privileges(self, call: Call, place: tuple[str, str], change: Any) -> None:
         resource = call.target.resource
         await run_privileges.admit(self._api, self._rights, call.identity, resource, place, change)
+        if self._gateway is not None and resource.key in _BINDINGS:
+            await self._gateway.check_binding(resource, *place, change)
 
     async def _delete(self, call: Call) -> web.Response:
         target = call.target
@@ -226,7 +230,7 @@ class Objects:
 
     async def _session(self, call: Call) -> web.StreamResponse:
         kind: Any = call.target.subresource
-        options = node_proxy.stream_options(call.request)
+        options = node_proxy.stream_options(call.request, owner=call.identity.is_master)
         pod = await self._pod(call)
         if self._gateway is None:
             raise node_proxy.unreachable(kind, pod)

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 from aiohttp import web
 
+from windlass.kinds.types.resource import Resource
 from windlass.podlogs.options import LogOptions, StreamOptions
 from windlass.server.http import queries
 from windlass.store import errors
@@ -43,8 +44,15 @@ class NodeGateway(Protocol):
         `ws_protocol`: every refusal happens before it."""
         ...
 
+    async def check_binding(
+        self, resource: Resource, namespace: str, name: str, change: Any, /
+    ) -> None:
+        """Conflict if the change of a role binding would let other users into running pods that
+        have more rights than theirs."""
+        ...
 
-def stream_options(request: web.BaseRequest) -> StreamOptions:
+
+def stream_options(request: web.BaseRequest, *, owner: bool = False) -> StreamOptions:
     query = request.rel_url.query
     ports = []
     for text in ",".join(query.getall("ports", [])).split(","):
@@ -62,6 +70,7 @@ def stream_options(request: web.BaseRequest) -> StreamOptions:
         stderr=queries.flag(query, "stderr"),
         tty=queries.flag(query, "tty"),
         ports=tuple(ports),
+        owner=owner,
     )
 
 
