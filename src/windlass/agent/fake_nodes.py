@@ -183,7 +183,7 @@ class _LogEndpoint:
 
 def nodes_of(count: int, gpus: int, racks: int, model: str) -> dict[str, registration.FakeCapacity]:
     """Node name -> its capacity and labels; adjacent nodes share a rack."""
-    amounts = {"cpu": "64", "memory": "512Gi", "pods": "1000"}
+    amounts = {"cpu": "64", "memory": "512Gi", "ephemeral-storage": "2Ti", "pods": "1000"}
     labels = {"windlass.dev/fake": "true"}
     if gpus:
         amounts["windlass.dev/gpu"] = str(gpus)

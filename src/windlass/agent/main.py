@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import fcntl
 import logging
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from windlass.agent.api import server, unix_socket
 from windlass.agent.metrics import usage
 from windlass.agent.node import inventory, privileges, registration, single_tenant
 from windlass.agent.pods import garbage_collection, pod_tokens, worker
-from windlass.agent.runtime import zygote
+from windlass.agent.runtime import job_limits, zygote
 from windlass.podlogs import archive
 from windlass.store import connect
 from windlass.store.kubernetes.client import KubernetesStore
@@ -45,6 +46,8 @@ def main(argv: list[str] | None = None) -> int:
             return _refuse(f"another agent uses {state}; stop it first or choose --state DIR")
         try:
             abilities = privileges.find(state, options.isolation)
+            if abilities.cgroups is not None:
+                abilities.cgroups.limit_all(job_limits.all_containers())
             asyncio.run(_serve(options, state, abilities))
         except (KubeconfigError, PermissionError) as problem:
             return _refuse(str(problem))
@@ -69,7 +72,16 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         "--host-mounts", action="append", default=[], metavar="DIR",
         help="a folder of the machine that isolated pods may mount; may be repeated",
     )  # fmt: skip
-    return parser.parse_args(argv)
+    parser.add_argument(
+        "--job-limit", action="append", default=[], metavar="NAME=VALUE",
+        help="processes=N, files=N or disk=SIZE of a job; may be repeated",
+    )  # fmt: skip
+    given = parser.parse_args(argv)
+    try:
+        given.limits = job_limits.parse(given.job_limit)
+    except job_limits.Malformed as problem:
+        parser.error(f"--job-limit {problem}")
+    return given
 
 
 async def _serve(options: argparse.Namespace, state: Path, abilities: privileges.Abilities) -> None:
@@ -86,7 +98,9 @@ async def _serve(options: argparse.Namespace, state: Path, abilities: privileges
     try:
         with unix_socket.listening(state, [options.node]) as listener:
             async with endpoint.serving(listener):
-                heartbeat = registration.NodeHeartbeat(store, options.node, ADDRESS, abilities)
+                heartbeat = registration.NodeHeartbeat(
+                    store, options.node, ADDRESS, abilities, disk=shutil.disk_usage(state).total
+                )
                 working = asyncio.create_task(_work(store, options, state, heartbeat, forks))
                 stopping = asyncio.create_task(stop.wait())
                 await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -119,7 +133,7 @@ async def _work(
         context = worker.AgentContext(
             options.node, ADDRESS, state / "pods", forks, abilities, user_of,
             pod_tokens.ApiTokens(store), host_mounts=tuple(options.host_mounts),
-            log_archive=archive.LogArchive(state / archive.FOLDER),
+            limits=options.limits, log_archive=archive.LogArchive(state / archive.FOLDER),
         )  # fmt: skip
         await stack.enter_async_context(heartbeat.running())
         sweeper = asyncio.create_task(

@@ -54,6 +54,7 @@ class Reason(enum.StrEnum):
     AGENT_LOST = "AgentLost"
     OUT_OF_MEMORY = "OutOfMemory"
     OUT_OF_SHARED_MEMORY = "OutOfSharedMemory"
+    OUT_OF_DISK = "OutOfDisk"
     IMAGE_OR_ENVIRONMENT_FAILED = "ImageOrEnvironmentFailed"
     MOUNT_FAILED = "MountFailed"
     CODE_FAILED = "CodeFailed"
@@ -249,6 +250,14 @@ ABOUT: Final[dict[Reason, About]] = {
         "user",
         "A replica used up its /dev/shm.",
         "Ask for more: --shm (spec.roles[].resources.shm), or use fewer data loader processes.",
+        "kubectl explain run.spec.roles.resources",
+    ),
+    Reason.OUT_OF_DISK: About(
+        "user",
+        "A replica had more files on the disk of its node than it may, and was ended. Its work "
+        "folder, home, tmp, volumes that go with it and logs count.",
+        "Remove files that are not needed, write to a mount (-v), or ask for more: --disk "
+        "(spec.roles[].resources.disk).",
         "kubectl explain run.spec.roles.resources",
     ),
     Reason.IMAGE_OR_ENVIRONMENT_FAILED: About(

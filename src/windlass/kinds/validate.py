@@ -63,7 +63,7 @@ def validate(kind: type[Object], value: Json, old: Json | None = None) -> list[P
 
 def _with_meaning(problem: Problem) -> Problem:
     """The problem with what an amount of memory without a usual unit probably means."""
-    if not problem.path.endswith(("resources.memory", "resources.shm")):
+    if not problem.path.endswith(("resources.memory", "resources.shm", "resources.disk")):
         return problem
     if isinstance(problem.value, bool) or not isinstance(problem.value, str | int | float):
         return problem

@@ -237,6 +237,7 @@ def _role(command: Sequence[str], options: dict[str, Any]) -> run.Role:
             cpu=_amount(options.get("cpus")),
             memory=options.get("memory"),
             shm=options.get("shm"),
+            disk=options.get("disk"),
         ),
         devices=_devices(options) or None,
     )

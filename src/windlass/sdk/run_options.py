@@ -35,6 +35,8 @@ class Options(TypedDict, total=False):
     """Memory per replica, shared memory included: "4Gi"."""
     shm: str
     """Size of /dev/shm: "2Gi". Default: half of the memory."""
+    disk: str
+    """Disk for files that go with a replica: "20Gi". Default: the limit of the node."""
     gpus: float | str
     """GPUs per replica: 2; a share of one: "1/4"."""
     gpu_models: Sequence[str]

@@ -11,7 +11,7 @@ from tests.unit.agent import nodes
 from tests.unit.agent.nodes import ended
 from windlass.agent.metrics import usage
 from windlass.agent.node import privileges
-from windlass.agent.runtime import cgroups, exit_status
+from windlass.agent.runtime import cgroups, exit_status, job_limits
 from windlass.kinds.types import core
 
 
@@ -175,7 +175,7 @@ def test_v2_below_our_own_group(tmp_path):
     written = {file.name: file.read_text() for file in place.iterdir()}
     assert written == {
         "cpu.max": "150000 100000", "cpu.weight": "50", "memory.max": str(1 << 20),
-        "memory.swap.max": "0", "pids.max": str(cgroups.MAX_PROCESSES),
+        "memory.swap.max": "0", "pids.max": str(job_limits.PROCESSES),
     }  # fmt: skip
 
 

@@ -61,7 +61,7 @@ async def test_a_member_does_not_enter_it_and_the_owner_may(
     engine: Served, session: str, tmp_path: Path
 ) -> None:
     # Added before the pod had its record, as a race would have it.
-    (record,) = tmp_path.glob("agent/pods/*/pod.json")
+    (record,) = tmp_path.glob("agent/pods/*/pod.json")  # noqa: ASYNC240
     known = record.read_text()
     record.unlink()
     assert (await engine.call("POST", BINDINGS, binding("eve"))).code == 201

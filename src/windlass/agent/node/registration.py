@@ -43,8 +43,11 @@ class NodeHeartbeat:
         address: str,
         abilities: privileges.Abilities | None = None,
         fake: FakeCapacity | None = None,
+        disk: int = 0,
     ) -> None:
+        """`disk`: bytes of the file system with the files of pods; 0: not known."""
         self._fake = fake
+        self._disk = disk
         self.abilities = abilities or privileges.Abilities()
         self._store = store
         self._name = name
@@ -147,6 +150,7 @@ class NodeHeartbeat:
             "cpu": quantity.of_milli(inventory.cpu_milli()),
             "memory": f"{inventory.memory_bytes() // 1024}Ki",
             "pods": "1000",
+            **({"ephemeral-storage": f"{self._disk // 1024}Ki"} if self._disk else {}),
             **{f"windlass.dev/{kind}": str(count) for kind, count in inventory.devices().items()},
         }
         if self._fake is not None:

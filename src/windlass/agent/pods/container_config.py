@@ -18,7 +18,7 @@ from windlass import injob
 from windlass.agent.node import privileges
 from windlass.agent.pods import env as pods_env
 from windlass.agent.pods import volumes
-from windlass.agent.runtime import cgroups, containers, procfs
+from windlass.agent.runtime import cgroups, containers, job_limits, procfs
 from windlass.agent.runtime.zygote import Zygote
 from windlass.kinds.annotations import (
     PORTS,
@@ -59,6 +59,7 @@ class AgentContext:
     log: tuple[int, int] = (log_format.SEGMENT_BYTES, log_format.SEGMENTS)
     host_mounts: tuple[str, ...] = ()
     """The folders of the machine that pods with a user of their own may mount."""
+    limits: job_limits.JobLimits = dataclasses.field(default_factory=job_limits.default)
     log_archive: LogArchive | None = None
     """Takes the logs of Runs' pods before the pods are deleted."""
 
@@ -98,6 +99,7 @@ async def begin(store: interface.Store, context: AgentContext, pod: core.Pod) ->
         record: dict[str, Any] = {"namespace": pod.namespace, "name": pod.name, "user": user}
         record["ports"] = _block(pod)
         record["member"] = member_of(pod)
+        record["disk"] = _disk(pod)
         record["scratch"] = (pod.metadata.annotations or {}).get(SCRATCH, "")
         await asyncio.to_thread(procfs.write_durably, path / RECORD, record)
         folder = _pod_folder(context, path, user)
@@ -182,8 +184,9 @@ def _setting(
         "tty": bool(spec.tty),
         "log": list(context.log),
         "termination": _termination(folder, spec),
+        "files": context.limits.files,
     }
-    limits = _limits(spec)
+    limits = _limits(spec, context.limits)
     if context.abilities.cgroups is not None:
         name = containers.group_name(folder.path, spec.name)
         group = context.abilities.cgroups.make(name, limits)
@@ -192,14 +195,29 @@ def _setting(
     return setting
 
 
-def _limits(spec: core.Container) -> cgroups.Limits:
+def _limits(spec: core.Container, of_jobs: job_limits.JobLimits) -> cgroups.Limits:
     resources = spec.resources or core.ResourceRequirements()
     limits, requests = resources.limits or {}, resources.requests or {}
     return cgroups.Limits(
         cpu_milli=quantity.milli(limits["cpu"]) if "cpu" in limits else None,
         memory=quantity.whole(limits["memory"]) if "memory" in limits else None,
         cpu_request_milli=quantity.milli(requests["cpu"]) if "cpu" in requests else None,
+        processes=of_jobs.processes,
     )
+
+
+def _disk(pod: core.Pod) -> int | None:
+    """Bytes of files that the pod states as its limit: as kubelet, the sum of its containers."""
+    limits = [
+        quantity.whole(limit)
+        for container in pod.spec.containers
+        if (limit := _resources(container).get("ephemeral-storage"))
+    ]
+    return sum(limits) or None
+
+
+def _resources(container: core.Container) -> core.Quantities:
+    return (container.resources and container.resources.limits) or {}
 
 
 def _termination(folder: volumes.PodFolder, spec: core.Container) -> dict[str, Any]:

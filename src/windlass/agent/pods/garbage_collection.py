@@ -16,6 +16,7 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from windlass.agent.pods import container_config
 from windlass.agent.runtime import procfs
@@ -95,17 +96,23 @@ def _is_unused(folder: int, name: str, before: float) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_mtime < before
 
 
+def scratch_of(record: dict[str, Any]) -> Path | None:
+    """The scratch folder in the record of a pod; None if it has none."""
+    path = record.get("scratch") or ""
+    return Path(path) if _SCRATCH.fullmatch(path) else None
+
+
 def scratch(pod: Path) -> None:
     """Removes the scratch folder that a pod shares with other pods of its run, if it is the last of
     them on this node."""
     record = procfs.read_json(pod / container_config.RECORD) or {}
-    path = record.get("scratch") or ""
-    if not _SCRATCH.fullmatch(path):
+    path = scratch_of(record)
+    if path is None:
         return
     for other in pod.parent.iterdir():
         if (
             other != pod
-            and (procfs.read_json(other / container_config.RECORD) or {}).get("scratch") == path
+            and scratch_of(procfs.read_json(other / container_config.RECORD) or {}) == path
         ):
             return
     user = record.get("user")

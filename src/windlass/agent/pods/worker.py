@@ -18,6 +18,7 @@ from typing import Any
 
 from windlass.agent.pods import (
     container_config,
+    disk_usage,
     env,
     garbage_collection,
     pod_status,
@@ -60,6 +61,7 @@ class PodWorkers:
             self._remove_stale_cgroups()
             for uid, namespace, name in self._left_behind():
                 self._begin(group, uid, namespace, name)
+            group.create_task(disk_usage.DiskWatch(self._context).run(), name="disk usage")
             self._informer.add_handler(lambda *change: self._changed(group, *change))
             await asyncio.Event().wait()
 

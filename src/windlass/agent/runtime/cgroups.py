@@ -14,11 +14,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from windlass.agent.runtime import procfs
+from windlass.agent.runtime import job_limits, procfs
 
 PERIOD = 100_000
-MAX_PROCESSES = 32_768
-"""Limit for one container: it contains a fork bomb."""
 _V1 = ("cpu", "memory", "cpuacct", "pids", "blkio")
 _V2 = ("cpu", "memory", "pids", "io")
 
@@ -30,6 +28,8 @@ class Limits:
     cpu_milli: int | None = None
     memory: int | None = None
     cpu_request_milli: int | None = None
+    processes: int = job_limits.PROCESSES
+    """Processes and threads: it contains a fork bomb."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,6 +77,13 @@ class Cgroups:
             with contextlib.suppress(OSError):
                 found |= {entry.name for entry in base.iterdir() if entry.is_dir()}
         return sorted(found)
+
+    def limit_all(self, processes: int) -> None:
+        """Limits the processes of all containers together."""
+        base = self.bases.get("pids" if self.version == 1 else "")
+        if base is not None:
+            with contextlib.suppress(OSError):
+                (base / "pids.max").write_text(str(processes))
 
     def close(self) -> None:
         """Removes the parent folders if they are empty."""
@@ -214,7 +221,7 @@ def _settings(version: int, limits: Limits) -> Iterator[tuple[str, str, str]]:
         if memory:
             yield "memory", "memory.limit_in_bytes", str(memory)
             yield "memory", "memory.memsw.limit_in_bytes", str(memory)
-    yield "pids", "pids.max", str(MAX_PROCESSES)
+    yield "pids", "pids.max", str(limits.processes)
 
 
 def _usage_v2(path: Path) -> CgroupUsage:

@@ -130,15 +130,14 @@ class Container:
             return Observed(self.name, "running", number, self._started_at(number))
         return self._record_lost(number)
 
-    def stop(self, grace: float, signal_name: str) -> None:
+    def stop(self, grace: float, signal_name: str, ending: Mapping[str, str] | None = None) -> None:
         """Asks the shim to stop the container: the signal to the main process, then SIGKILL to the
-        whole process tree after `grace` seconds."""
+        whole process tree after `grace` seconds. `ending`: the reason and message to record."""
         number = self.starts - 1
         process = self._shim(number) if number >= 0 else None
         if process is not None and procfs.is_alive(process):
-            procfs.write_durably(
-                self._start(number) / shim.STOP, {"grace": grace, "signal": signal_name}
-            )
+            how = {"grace": grace, "signal": signal_name, "ending": dict(ending or {})}
+            procfs.write_durably(self._start(number) / shim.STOP, how)
             procfs.send([process.pid], signal.SIGTERM)
 
     def connect(self) -> socket.socket:

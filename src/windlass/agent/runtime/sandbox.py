@@ -12,6 +12,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import resource
 import signal
 import stat
 import sys
@@ -26,6 +27,10 @@ _MS_REC, _MS_SLAVE = 16384, 1 << 19
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _libc = ctypes.CDLL(None, use_errno=True)
 _TMPFS = b"tmpfs"
+_OOM_SCORE = b"500"
+"""Of every job: when the machine runs out of memory, the kernel ends jobs before the engine."""
+_NO_CORE = 1
+"""Bytes of a core dump. With 0 the kernel would still pipe it to a program of the machine."""
 
 
 def adopt_orphans() -> None:
@@ -155,7 +160,7 @@ def spawn(
     """Starts a command with the isolation in `setting` and returns its pid. Raises the OSError that
     prevented the start.
 
-    `setting`: `user` (id or None), `cgroups` (cgroup.procs files to join).
+    `setting`: `user` (id or None), `cgroups` (cgroup.procs files to join), `files` (open files).
     """
     failed, report = os.pipe()
     parent = os.getpid()
@@ -196,6 +201,7 @@ def _become(
         handle = os.open(file, os.O_WRONLY)
         os.write(handle, b"0")
         os.close(handle)
+    _limit(setting)
     user = setting.get("user")
     if user is not None:
         os.setgroups([])
@@ -207,6 +213,21 @@ def _become(
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(137)
+
+
+def _limit(setting: Mapping[str, Any]) -> None:
+    """Limits that the kernel has per process. Called with the rights of the engine, so that the
+    command cannot raise them again."""
+    with contextlib.suppress(OSError):
+        handle = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        os.write(handle, _OOM_SCORE)
+        os.close(handle)
+    resource.setrlimit(resource.RLIMIT_CORE, (_NO_CORE, _NO_CORE))
+    if setting.get("files"):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = setting["files"] if hard == resource.RLIM_INFINITY else min(setting["files"], hard)
+        fewer = most if soft == resource.RLIM_INFINITY else min(soft, most)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (fewer, most))
 
 
 def leave_groups(files: Sequence[str]) -> None:

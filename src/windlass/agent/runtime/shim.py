@@ -81,6 +81,8 @@ class Shim:
         self._status: int | None = None
         self._deadline: float | None = None
         self._asked_to_stop = False
+        self._ending: dict[str, Any] = {}
+        """Why the agent stopped it, if that is the reason of its end."""
         self._main = 0
         self._shm = exit_status.SharedMemory(config.get("shm"))
         self._outputs: set[int] = set()
@@ -112,9 +114,8 @@ class Shim:
             self._record(started, exit_status.not_started(self._config["argv"][0], problem))
             return
         self._follow()
-        self._record(
-            started, exit_status.of(self._status or 0, self._config, self._main, self._shm)
-        )
+        ending = exit_status.of(self._status or 0, self._config, self._main, self._shm)
+        self._record(started, ending | self._ending)
 
     def _spawn(self) -> int:
         if self._config.get("tty"):
@@ -178,6 +179,7 @@ class Shim:
             self._asked_to_stop = False
             stop = procfs.read_json(self._folder / STOP) or {}
             until = time.monotonic() + float(stop.get("grace", 30))
+            self._ending = self._ending or stop.get("ending") or {}
             if self._deadline is None:
                 number = getattr(signal, stop.get("signal", "SIGTERM"), signal.SIGTERM)
                 procfs.send([self._main], number)

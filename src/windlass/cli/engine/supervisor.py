@@ -32,6 +32,7 @@ _STOP_SECONDS = 20.0
 _LOG_BYTES = 16 << 20
 """A larger log is rotated when its process is restarted."""
 _PR_SET_PDEATHSIG = 1
+_OOM_SCORE = "-500"
 
 
 @dataclasses.dataclass(slots=True)
@@ -196,6 +197,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--listen", default="")
     parser.add_argument("--isolation", default="auto")
     parser.add_argument("--host-mounts", action="append", default=[])
+    parser.add_argument("--job-limit", action="append", default=[])
     parser.add_argument("--fake", nargs=3, type=int, metavar=("NODES", "GPUS", "RACKS"))
     parser.add_argument("--with-parent", action="store_true", help="end when `up` ends")
     options = parser.parse_args(argv)
@@ -209,7 +211,8 @@ def main(argv: list[str] | None = None) -> int:
     os.environ["WINDLASS_ISOLATION"] = (
         options.isolation
     )  # the server publishes it, the agent applies it
-    children = engine(folder, options.listen, options.host_mounts)
+    _spare_from_oom_killer()
+    children = engine(folder, options.listen, options.host_mounts, options.job_limit)
     if options.fake:
         children.append(fakes(folder, children[0], *options.fake))
     Supervisor(children, folder.write_supervisor).run()
@@ -217,7 +220,17 @@ def main(argv: list[str] | None = None) -> int:
     return exit_codes.OK
 
 
-def engine(folder: states.StateFolder, listen: str, host_mounts: Sequence[str] = ()) -> list[Child]:
+def _spare_from_oom_killer() -> None:
+    """The kernel ends other processes before the engine and its shims, which inherit this. Jobs set
+    a value of their own (`agent.runtime.sandbox`)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+
+
+def engine(
+    folder: states.StateFolder, listen: str, host_mounts: Sequence[str] = (),
+    job_limits: Sequence[str] = (),
+) -> list[Child]:  # fmt: skip
     """The two processes of the embedded engine, in the order in which they start."""
     python = [sys.executable, "-m"]
     server = Child(
@@ -235,6 +248,7 @@ def engine(folder: states.StateFolder, listen: str, host_mounts: Sequence[str] =
             *("--kubeconfig", str(folder.path / "agent" / "kubeconfig")),
             *("--state", str(folder.path / "agent")),
             *(word for each in host_mounts for word in ("--host-mounts", each)),
+            *(word for each in job_limits for word in ("--job-limit", each)),
         ],
         folder.logs / "agent.log",
         ready=lambda: _answers(folder, server),

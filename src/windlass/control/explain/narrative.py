@@ -43,7 +43,8 @@ _UNTIL = {
 _EXPLAINED = frozenset(
     {
         reasons.Reason.TIMEOUT, reasons.Reason.CODE_FAILED, reasons.Reason.OUT_OF_MEMORY,
-        reasons.Reason.OUT_OF_SHARED_MEMORY, reasons.Reason.USER_STOPPED,
+        reasons.Reason.OUT_OF_SHARED_MEMORY, reasons.Reason.OUT_OF_DISK,
+        reasons.Reason.USER_STOPPED,
         reasons.Reason.DEPENDENCY_FAILED, reasons.Reason.INDICES_FAILED,
     }
 )  # fmt: skip

@@ -7,6 +7,7 @@ Pure. `control.runs.pod_template` says how their pods look, `control.runs.contro
 from __future__ import annotations
 
 import functools
+import re
 from typing import Literal
 
 import msgspec
@@ -39,6 +40,7 @@ _STATES: dict[str, State] = {"Running": "running", "Succeeded": "succeeded", "Fa
 _ENDINGS = {
     "OOMKilled": reasons.Reason.OUT_OF_MEMORY,
     "OutOfSharedMemory": reasons.Reason.OUT_OF_SHARED_MEMORY,
+    "OutOfDisk": reasons.Reason.OUT_OF_DISK,
     "ShimLost": reasons.Reason.AGENT_LOST,
     "ContainerStatusUnknown": reasons.Reason.AGENT_LOST,
 }
@@ -71,6 +73,11 @@ attempt for free."""
 _BUS_ERROR = 128 + 7
 SHARED_MEMORY = "shm"
 """Name of the volume that is a member's /dev/shm."""
+_OVER_ITS_DISK = re.compile(r"ephemeral.* exceeds the (total )?limit|EmptyDir volume .* exceeds")
+"""Kubelet's messages for a pod that it evicts for its own disk usage. It also evicts pods because
+the node is short of something ("The node was low on resource"), which is not the pod's doing."""
+DISK = "ephemeral-storage"
+"""Kubernetes' name for the disk of a node that pods use for files that go with them."""
 _REFUSED = "OutOf"
 """The prefix of a kubelet's reason for rejecting a pod that does not fit: OutOfcpu, OutOfpods."""
 
@@ -149,9 +156,11 @@ def key_of(pod: core.Pod) -> run.MemberKey | None:
 
 def needs(role: run.Role) -> dict[str, int]:
     """What one member holds besides devices: thousandths of cores, bytes."""
+    disk = role.resources.disk
     return {
         "cpu": min(MOST, quantity.milli(role.resources.cpu)),
         "memory": min(MOST, quantity.whole(role.resources.memory)),
+        **({} if disk is None else {DISK: min(MOST, quantity.whole(disk))}),
     }
 
 
@@ -262,6 +271,9 @@ def restart_of(pod: core.Pod) -> int:
 
 def failure(pod: core.Pod) -> tuple[reasons.Reason, str, int | None]:
     """Why a failed pod failed: the reason, the message, the exit code if there is one."""
+    if pod.status.reason == "Evicted" and _OVER_ITS_DISK.search(pod.status.message):
+        more = "ask for more with --disk"
+        return reasons.Reason.OUT_OF_DISK, f"{pod.name}: {pod.status.message.strip()}; {more}", None
     before = pod.status.init_container_statuses or ()
     for status in (*before, *(pod.status.container_statuses or ())):
         ended = status.state.terminated

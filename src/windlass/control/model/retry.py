@@ -24,6 +24,7 @@ _COSTLY = {
     Reason.CODE_FAILED: "Failed",
     Reason.OUT_OF_MEMORY: "Failed",
     Reason.OUT_OF_SHARED_MEMORY: "Failed",
+    Reason.OUT_OF_DISK: "Failed",
 }
 """Causes of another attempt that are counted."""
 _REFUSALS = frozenset({Reason.NODE_REFUSED, Reason.ADMISSION_REFUSED})
@@ -31,7 +32,13 @@ _REFUSALS = frozenset({Reason.NODE_REFUSED, Reason.ADMISSION_REFUSED})
 _FREE = frozenset({Reason.SUSPENDED, Reason.RESIZED, Reason.WAITING_FOR_DATA}) | _REFUSALS
 """Always followed by another attempt, which costs nothing: not the Run's doing."""
 RESTARTABLE = frozenset(
-    {Reason.CODE_FAILED, Reason.OUT_OF_MEMORY, Reason.OUT_OF_SHARED_MEMORY, Reason.AGENT_LOST}
+    {
+        Reason.CODE_FAILED,
+        Reason.OUT_OF_MEMORY,
+        Reason.OUT_OF_SHARED_MEMORY,
+        Reason.OUT_OF_DISK,
+        Reason.AGENT_LOST,
+    }
 )
 """Failures of a member after which its node can take it again."""
 BLAMES_NODE = frozenset({Reason.NODE_LOST, Reason.AGENT_LOST, Reason.NODE_REFUSED})

@@ -198,6 +198,7 @@ class _Pod:
         amounts: core.Quantities = {
             "cpu": self.role.resources.cpu,
             "memory": self.role.resources.memory,
+            **self._disk(),
             **{resource: str(count) for resource, count in devices.items()},
         }
         return core.Container(
@@ -214,6 +215,10 @@ class _Pod:
             lifecycle=pod_setup.lifecycle(spec, engine),
             security_context=pod_setup.container_security(engine),
         )
+
+    def _disk(self) -> core.Quantities:
+        disk = self.role.resources.disk
+        return {} if disk is None else {members.DISK: disk}
 
     def _before(self) -> list[core.Container]:
         """The init containers of the replica; they use its capacity, so they have its resources."""
@@ -232,7 +237,7 @@ class _Pod:
             pod_setup.ORDER: json.dumps(pod_setup.order(spec, engine, group)),
         }
         amounts: core.Quantities = {
-            "cpu": self.role.resources.cpu, "memory": self.role.resources.memory,
+            "cpu": self.role.resources.cpu, "memory": self.role.resources.memory, **self._disk(),
         }  # fmt: skip
         prepare = core.Container(
             name=pod_setup.PREPARE,

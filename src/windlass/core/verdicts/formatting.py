@@ -26,6 +26,8 @@ def amount(resource: str, value: int) -> str:
     """`1.5 cpu`, `0.25 gpu`, exact; `32Gi memory`: rounded down to tenths."""
     if resource == "memory":
         return f"{_bytes(value)} memory"
+    if resource == "ephemeral-storage":
+        return f"{_bytes(value)} disk"
     if resource == "members":
         return f"{value} pods"
     if resource in ("pods", "nodes") or resource.startswith("attach:"):
@@ -42,6 +44,8 @@ def smaller_request(resource: str, possible: int) -> str:
     """What to ask for at most, as a person would say it: `Ask for 2 CPUs or fewer`."""
     if resource == "memory":
         return f"Ask for {_bytes(possible)} of memory or less"
+    if resource == "ephemeral-storage":
+        return f"Ask for {_bytes(possible)} of disk or less"
     number = possible if resource == "members" else possible / 1000
     if resource == "cpu":
         return f"Ask for {_thousandths(possible)} CPU{'s' * (number != 1)} or fewer"

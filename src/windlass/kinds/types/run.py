@@ -119,6 +119,9 @@ class Resources(Struct):
     """Memory, shared memory included: `32Gi`."""
     shm: field_types.QuantityOrAuto = "auto"
     """Size of /dev/shm, which is part of the memory. `auto`: half of it."""
+    disk: field_types.Quantity | None = None
+    """Disk for the files of a replica that go with it: work folder, home, tmp, logs. A replica with
+    more ends with OutOfDisk. Default: the limit of the node."""
 
 
 class Device(Struct):

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,13 @@ _REQUIRED_BYTES = 32 << 20
     help="A folder of this machine that jobs of teams may mount with host:. May be repeated.",
 )
 @click.option(
+    "--job-limit",
+    "job_limits",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Limit of each job: processes=8192, files=65536, disk=100Gi. May be repeated.",
+)
+@click.option(
     "--fake-nodes",
     type=click.IntRange(0, 4096),
     default=0,
@@ -90,6 +98,7 @@ def up(
     listen: str,
     isolation: str,
     host_mounts: tuple[str, ...],
+    job_limits: tuple[str, ...],
     fake_nodes: int,
     gpus: int,
     racks: int,
@@ -103,7 +112,8 @@ def up(
     """
     folder = states.folder(state)
     extra = ["--isolation", isolation]
-    extra += [word for folder in host_mounts for word in ("--host-mounts", folder)]
+    extra += [word for each in host_mounts for word in ("--host-mounts", each)]
+    extra += _job_limits(job_limits)
     if fake_nodes:
         extra += ["--fake", str(fake_nodes), str(gpus), str(racks)]
     elif gpus or racks != 1:
@@ -157,6 +167,19 @@ def _refuse_second(folder: states.StateFolder) -> None:
         "See it with `windlass status`, stop it with `windlass down`.",
         exit_codes.ALREADY_RUNNING,
     )
+
+
+def _job_limits(words: Sequence[str]) -> list[str]:
+    """The arguments of the supervisor, after the words are checked."""
+    from windlass.agent.runtime import job_limits
+
+    try:
+        job_limits.parse(words)
+    except job_limits.Malformed as problem:
+        raise exit_codes.CliError(
+            f"--job-limit {problem}.", "For example: --job-limit disk=100Gi", exit_codes.USAGE
+        ) from None
+    return [argument for word in words for argument in ("--job-limit", word)]
 
 
 def _refuse_taken(listen: str) -> None:

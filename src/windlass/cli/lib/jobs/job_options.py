@@ -101,6 +101,7 @@ _OPTIONS = (
     _option("-c", "--cpus", text="CPU cores per replica: 2, 500m. [default: 1]"),
     _option("-m", "--memory", text="Memory per replica: 4Gi. [default: 1Gi]"),
     _option("--shm", text="Size of /dev/shm, part of the memory: 2Gi. [default: half of it]"),
+    _option("--disk", text="Disk per replica for files that go with it: 20Gi. [default: node's]"),
     _option("-g", "--gpus", metavar="N", text="GPUs per replica."),
     _option("--share", metavar="1/N", text="A share of one GPU instead of --gpus: 1/4."),
     _many(
@@ -188,8 +189,8 @@ _OPTIONS = (
     _many("-a", "--annotation", metavar="KEY=VALUE", text="Annotation of the run and its pods."),
 )
 _NAMES = (
-    "command", "file", "name", "workers", "role", "framework", "cpus", "memory", "shm", "gpus",
-    "share", "gpu_model", "device", "port", "workdir", "workdir_limit", "image", "python",
+    "command", "file", "name", "workers", "role", "framework", "cpus", "memory", "shm", "disk",
+    "gpus", "share", "gpu_model", "device", "port", "workdir", "workdir_limit", "image", "python",
     "requirements", "setup",
     "env", "env_secret", "env_config", "mount", "queue", "priority", "preemptible", "suspend",
     "after", "array",
@@ -198,9 +199,9 @@ _NAMES = (
     "grace", "label", "annotation",
 )  # fmt: skip
 _SAME = (
-    "name", "framework", "cpus", "memory", "shm", "image", "python", "setup", "queue", "priority",
-    "preemptible", "gang", "movable", "pack", "topology", "expected", "timeout", "start_timeout",
-    "retries",
+    "name", "framework", "cpus", "memory", "shm", "disk", "image", "python", "setup", "queue",
+    "priority", "preemptible", "gang", "movable", "pack", "topology", "expected", "timeout",
+    "start_timeout", "retries",
     "restart", "resize", "checkpoint", "signal", "grace",
 )  # fmt: skip
 """Flags with the names of the SDK's options."""
@@ -211,7 +212,7 @@ def _read(flags: dict[str, Any]) -> Job:
     if given["framework"] == "horovod":
         given["framework"] = "mpi"
     given |= _workers(flags["workers"]) | _gpus(flags)
-    for name in ("memory", "shm"):
+    for name in ("memory", "shm", "disk"):
         quantities.check_memory(f"--{name}", given[name])
     given["suspend"] = flags["suspend"] or None
     given["keep"] = flags["ttl"]
@@ -369,6 +370,7 @@ _ROLE_PLACES = {
     "cpus": ("resources", "cpu"),
     "memory": ("resources", "memory"),
     "shm": ("resources", "shm"),
+    "disk": ("resources", "disk"),
     "resize": ("resize",),
 }
 
