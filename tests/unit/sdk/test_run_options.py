@@ -37,7 +37,8 @@ def test_memory_without_a_unit_is_refused_and_a_gpu_model_alone_is_one_gpu() -> 
 def test_every_word_has_a_place_in_a_valid_run() -> None:
     words: Options = {
         "name": "all", "workers": 4, "min_workers": 2, "resize": "live", "framework": "torch",
-        "cpus": 0.5, "memory": "4Gi", "shm": "1Gi", "gpus": 2, "gpu_models": ["h100"],
+        "cpus": 0.5, "memory": "4Gi", "shm": "1Gi", "disk": "9Gi", "gpus": 2,
+        "gpu_models": ["h100"],
         "devices": {"rdma": 1}, "ports": {"http": 8080}, "python": "3.11",
         "requirements": ["torch"], "setup": "true", "code": "sha256:" + "0" * 64,
         "env": {"A": "b"}, "secrets": ["s"], "configs": ["c"],

@@ -21,12 +21,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from windlass.agent.runtime import mount_calls
+
 _CLONE_NEWNS = 0x20000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 32, 4096
 _MS_REC, _MS_SLAVE = 16384, 1 << 19
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _libc = ctypes.CDLL(None, use_errno=True)
 _TMPFS = b"tmpfs"
+_OF_THE_KERNEL = ("proc", "sysfs")
 _OOM_SCORE = b"500"
 """Of every job: when the machine runs out of memory, the kernel ends jobs before the engine."""
 _NO_CORE = 1
@@ -57,24 +60,47 @@ def enter(mounts: Sequence[Mapping[str, Any]]) -> None:
     sources = {
         index: _open_source(mount) for index, mount in enumerate(mounts) if mount["kind"] == "bind"
     }
+    by_handle = mount_calls.available()
     covered: list[str] = []
     for index, mount in enumerate(mounts):
         target = mount["target"]
         if mount["kind"] == "tmpfs":
-            _mount_tmpfs(mount)
+            _mount_tmpfs(mount, by_handle=by_handle)
             covered.append(target.rstrip("/") + "/")
         elif mount["kind"] == "proc":
-            _mount_private_proc(target)
+            _mount_private_proc(target, by_handle=by_handle)
         else:
             if any(target.startswith(prefix) for prefix in covered):
                 _make_target(sources[index], target)
-            _bind(sources[index], target, read_only=bool(mount.get("readOnly")))
+            bind = _bind_by_handle if by_handle else _bind
+            bind(sources[index], target, read_only=bool(mount.get("readOnly")))
             os.close(sources[index])
 
 
 def _open_source(mount: Mapping[str, Any]) -> int:
-    with _file_rights_of(mount.get("user")):
-        return open_below(mount["source"], mount.get("below", ""))
+    user = mount.get("user")
+    with _file_rights_of(user):
+        handle = open_below(mount["source"], mount.get("below", ""))
+    if user is not None and _shows_processes(handle, mount):
+        os.close(handle)
+        path = os.path.join(mount["source"], mount.get("below", ""))
+        raise PermissionError(errno.EPERM, "shows processes and settings of the machine", path)
+    return handle
+
+
+def _shows_processes(handle: int, mount: Mapping[str, Any]) -> bool:
+    """Whether a folder of the machine is on, or has below it, a /proc or /sys."""
+    device = os.fstat(handle).st_dev
+    here = f"{os.major(device)}:{os.minor(device)}"
+    path = os.path.normpath(os.path.join(mount["source"], mount.get("below", "")))
+    prefix = path.rstrip("/") + "/"
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            fields = line.split()
+            kind = fields[fields.index("-") + 1]
+            if kind in _OF_THE_KERNEL and (fields[2] == here or fields[4].startswith(prefix)):
+                return True
+    return False
 
 
 @contextlib.contextmanager
@@ -93,19 +119,45 @@ def _file_rights_of(user: int | None) -> Iterator[None]:
         _libc.setfsgid(os.getegid())
 
 
-def _mount_tmpfs(mount: Mapping[str, Any]) -> None:
-    options = f"mode={mount.get('mode', '0755')}"
+def _mount_tmpfs(mount: Mapping[str, Any], *, by_handle: bool) -> None:
+    options = {"mode": str(mount.get("mode", "0755"))}
     if mount.get("size"):
-        options += f",size={mount['size']}"
+        options["size"] = str(mount["size"])
     if mount.get("user"):
-        options += f",uid={mount['user']},gid={mount['user']}"
+        options |= {"uid": str(mount["user"]), "gid": str(mount["user"])}
+    if by_handle:
+        attributes = mount_calls.NO_SUID | mount_calls.NO_DEVICES
+        _attach(mount_calls.file_system("tmpfs", options, attributes), mount["target"])
+        return
+    text = ",".join(f"{name}={value}" for name, value in options.items())
     with _opened(mount["target"]) as target:
-        _mount("tmpfs", target, _TMPFS, _MS_NOSUID | _MS_NODEV, options)
+        _mount("tmpfs", target, _TMPFS, _MS_NOSUID | _MS_NODEV, text)
+
+
+def _bind_by_handle(source: int, path: str, *, read_only: bool) -> None:
+    tree = mount_calls.tree_of(source)
+    if read_only:
+        mount_calls.set_attributes(tree, mount_calls.READ_ONLY)
+    _attach(tree, path)
+
+
+def _attach(tree: int, path: str) -> None:
+    try:
+        target = open_below("/", path)
+        try:
+            mount_calls.attach(tree, target, path)
+        finally:
+            os.close(target)
+    finally:
+        os.close(tree)
 
 
 def _bind(source: int, path: str, *, read_only: bool) -> None:
+    """As `_bind_by_handle`, on older kernels. There only the mount itself becomes read-only, so
+    mounts below it are left out."""
     with _opened(path) as target:
-        _mount(f"/proc/self/fd/{source}", target, None, _MS_BIND | _MS_REC)
+        below = 0 if read_only else _MS_REC
+        _mount(f"/proc/self/fd/{source}", target, None, _MS_BIND | below)
     if read_only:
         with _opened(path) as mounted:
             _mount(None, mounted, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
@@ -121,22 +173,34 @@ def _opened(path: str) -> Iterator[str]:
         os.close(handle)
 
 
-def _mount_private_proc(target: str) -> None:
+def _mount_private_proc(target: str, *, by_handle: bool) -> None:
     """Mounts a /proc that hides the details of other users' processes. Before Linux 5.8 the option
     would apply to the whole machine, and a container may forbid the mount: then /proc stays."""
     version = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
     if version >= (5, 8):
         with contextlib.suppress(OSError):
-            _mount("proc", target, b"proc", _MS_NOSUID | _MS_NODEV, "hidepid=1")
+            if by_handle:
+                attributes = mount_calls.NO_SUID | mount_calls.NO_DEVICES
+                made = mount_calls.file_system("proc", {"hidepid": "1"}, attributes)
+                _attach(made, target)
+            else:
+                _mount("proc", target, b"proc", _MS_NOSUID | _MS_NODEV, "hidepid=1")
 
 
 def open_below(base: str, below: str) -> int:
     """A file descriptor of `base`/`below`; symbolic links inside of `base` are not followed."""
+    if ".." in below.split("/"):
+        raise PermissionError(errno.EPERM, "leads out of its volume", f"{base}/{below}")
     handle = os.open(base, os.O_PATH | os.O_CLOEXEC)
+    if mount_calls.available():
+        try:
+            return mount_calls.open_below(handle, below)
+        except OSError as problem:
+            if problem.errno in (errno.ELOOP, errno.EXDEV):
+                what = f"{base}/{below}"
+                raise PermissionError(errno.EPERM, "is a symbolic link", what) from problem
+            raise
     for part in [part for part in below.split("/") if part not in ("", ".")]:
-        if part == "..":
-            os.close(handle)
-            raise PermissionError(errno.EPERM, "leads out of its volume", f"{base}/{below}")
         try:
             fresh = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
         finally:

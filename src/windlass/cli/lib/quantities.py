@@ -164,6 +164,7 @@ def check_memory(flag: str, amount: str | None) -> None:
 
     if problem := quantity.memory_problem(amount):
         message, _, hint = problem.partition("; ")
+        message = message.replace("of memory", "of disk") if flag == "--disk" else message
         raise exit_codes.CliError(
             f"{flag} {amount} {message}.", exit_codes.sentence(hint), exit_codes.USAGE
         )

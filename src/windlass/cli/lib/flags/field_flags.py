@@ -25,7 +25,7 @@ _FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"(metadata|spec\.overrides)\.annotations.*", ("annotation",)),
     (rf"{_ROLE}\.(replicas|minReplicas)", ("workers",)),
     (rf"{_ROLE}\.resources\.cpu", ("cpus",)),
-    (rf"{_ROLE}\.resources\.(memory|shm)", (r"\1",)),
+    (rf"{_ROLE}\.resources\.(memory|shm|disk)", (r"\1",)),
     (rf"{_ROLE}\.devices\[\d*\]\.share", ("share",)),
     (rf"{_ROLE}\.devices\[\d*\]\.models.*", ("gpu_model", "device")),
     (rf"{_ROLE}\.devices\[\d*\]\.kind", ("device",)),
