@@ -13,7 +13,7 @@ import logging
 import msgspec
 
 from windlass.kinds.types import core
-from windlass.server.auth import pod_tokens, rbac
+from windlass.server.auth import node_authorizer, pod_tokens, rbac
 from windlass.server.auth.authorization import refusal
 from windlass.server.auth.bearer_tokens import Tokens
 from windlass.server.auth.identity import AUTHENTICATED, SYSTEM_NAMESPACE, Attributes, Identity
@@ -88,6 +88,10 @@ class Access:
         if not rbac.allows(identity, wanted, self.bindings):
             raise refusal(identity, wanted)
         node = identity.node
+        if node and not identity.is_master and wanted.key in rbac.NAMED_BY_PODS:
+            if not await node_authorizer.named_by_pod(self._api, node, wanted):
+                raise refusal(identity, wanted)
+            return
         if not node or wanted.resource != "pods" or not wanted.name or identity.is_master:
             return
         if await self._node_of(wanted) != node:

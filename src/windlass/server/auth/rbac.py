@@ -92,7 +92,7 @@ OPEN_PATHS = ("/api", "/apis", "/openapi", "/version", "/healthz", "/readyz", "/
 """Paths outside the objects that every authenticated caller may read."""
 
 _NODE_ANYWHERE = (
-    Rule(READ, ("configmaps", "services", "namespaces", "serviceaccounts")),
+    Rule(READ, ("services", "namespaces", "serviceaccounts")),
     # Only for pods of this node: `pod_tokens` checks the named pod.
     Rule(("create",), ("serviceaccounts/token",)),
     Rule(("create", "update", "patch"), ("events",)),
@@ -105,6 +105,8 @@ _NODE_ANYWHERE = (
         ),
     ),
 )
+NAMED_BY_PODS = ("secrets", "configmaps")
+"""An agent reads those that pods of its node name: `auth.node_authorizer`."""
 _NODE_OWN = (
     Rule(("create", "get", "update", "patch"), ("nodes", "leases.coordination.k8s.io")),
     Rule(("get", "update", "patch"), ("nodes/status",)),
@@ -156,7 +158,7 @@ class Bindings:
 
 
 def allows(identity: Identity, wanted: Attributes, bindings: Bindings) -> bool:
-    """Whether the caller may do it. For pods of a node `authenticator` checks the pod as well."""
+    """Whether the caller may do it. For agents `authenticator` also checks the pods of the node."""
     if identity.pod is not None:
         return False
     if identity.is_master:
@@ -206,8 +208,8 @@ def _reserved(wanted: Attributes) -> bool:
 
 def _node_allows(node: str, wanted: Attributes, key: str) -> bool:
     verb = wanted.verb
-    if key == "secrets":
-        return verb in READ and wanted.namespace not in ("", SYSTEM_NAMESPACE)
+    if key in NAMED_BY_PODS:
+        return verb == "get" and bool(wanted.name) and wanted.namespace != SYSTEM_NAMESPACE
     if any(rule.covers(verb, key) for rule in _NODE_ANYWHERE):
         return True
     if any(rule.covers(verb, key) for rule in _NODE_PODS):
