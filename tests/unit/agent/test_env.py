@@ -129,3 +129,28 @@ async def test_the_agents_own_environment_stays_its_own(store, monkeypatch):
 def test_the_command_sees_the_variables():
     container = core.Container(name="c", command=["run", "$(A)"], args=["--b=$(B)"])
     assert pods_env.command(container, {"A": "1"}) == ["run", "1", "--b=$(B)"]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("https://me:pw@index/simple", "https://index/simple"),
+        ("https://token@a/s http://u:p@b/t https://c/u", "https://a/s http://b/t https://c/u"),
+        ("own=https://u:p%40x@index/simple", "own=https://index/simple"),
+        ("https://u:p@ss@index/simple", "https://index/simple"),
+        ("http://proxy:3128", "http://proxy:3128"),
+        ("https://index/simple/@scope/x", "https://index/simple/@scope/x"),
+        ("/usr/bin:/bin", "/usr/bin:/bin"),
+    ],
+)
+def test_urls_lose_their_users_and_passwords(given, kept):
+    assert pods_env.without_credentials({"UV_INDEX_URL": given}) == {"UV_INDEX_URL": kept}
+
+
+async def test_passwords_of_the_owner_do_not_reach_pods_of_teams(node, monkeypatch):
+    monkeypatch.setenv("UV_INDEX_URL", "https://me:hush@index/simple")
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:hush@proxy:3128")
+    await node.create("env")
+    said = node.text(await node.phase("Succeeded"))
+    assert "UV_INDEX_URL=https://index/simple" in said
+    assert "hush" not in said

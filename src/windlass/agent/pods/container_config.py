@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from windlass import injob
-from windlass.agent.node import privileges
+from windlass.agent.node import privileges, single_tenant
 from windlass.agent.pods import env as pods_env
 from windlass.agent.pods import volumes
 from windlass.agent.runtime import cgroups, containers, job_limits, procfs
@@ -246,6 +246,8 @@ def _usual(folder: volumes.PodFolder, pod: core.Pod) -> dict[str, str]:
     """The default environment: the agent's own, without its user's settings if the pod runs as
     another user."""
     usual = pods_env.inherited()
+    if folder.user is not None or pod.namespace != single_tenant.OWN:
+        usual = pods_env.without_credentials(usual)
     usual["TMPDIR"] = str(folder.seen / "tmp")
     usual[PROGRESS_VARIABLE] = str(folder.seen / "run" / "progress.json")
     if folder.user is None:

@@ -27,6 +27,7 @@ INHERITED = (
 )  # fmt: skip
 """Variables of the agent's environment that containers inherit: settings of the machine only."""
 
+_CREDENTIALS = re.compile(r"://[^\s/@]*(@[^\s/@]*)*@")
 _REFERENCE = re.compile(r"\$(\$|\([A-Za-z_][A-Za-z0-9_.-]*\))")
 
 
@@ -63,6 +64,12 @@ async def build(
 
 def inherited() -> dict[str, str]:
     return {name: os.environ[name] for name in INHERITED if name in os.environ}
+
+
+def without_credentials(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables without users and passwords in URLs: they are the engine owner's, for package
+    indexes and proxies. A team that needs some takes them from a Secret of its own."""
+    return {name: _CREDENTIALS.sub("://", value) for name, value in variables.items()}
 
 
 def command(container: core.Container, environment: Mapping[str, str]) -> list[str]:
