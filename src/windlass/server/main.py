@@ -18,6 +18,7 @@ import logging
 import os
 import signal
 import ssl
+import stat
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -78,6 +79,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         options = parse(argv)
         with _folder_lock(options.state):
+            _close_to_others(options.state)
             _run(options)
     except StartError as problem:
         print(f"{COMPLAINT}{problem}", file=sys.stderr)  # noqa: T201 (for people)
@@ -291,6 +293,16 @@ def _folder_lock(state: Path) -> Iterator[None]:
                 "choose another folder with --state"
             ) from None
         yield
+
+
+def _close_to_others(state: Path) -> None:
+    """Takes the permissions of other users from what an older version or a copy left open. Jobs run
+    as such users. Links are left alone."""
+    for entry in os.scandir(state):
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            mode = entry.stat(follow_symlinks=False).st_mode
+            if mode & 0o077 and not entry.is_symlink():
+                os.chmod(entry.path, stat.S_IMODE(mode) & ~0o077)
 
 
 def _sync_names(state: Path) -> None:

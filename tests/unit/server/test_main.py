@@ -35,6 +35,29 @@ def test_it_comes_back_at_the_same_address_with_the_same_token(tmp_path: Path) -
             assert process.wait(20) == 0
 
 
+def test_the_state_folder_is_closed_to_other_users(tmp_path: Path) -> None:
+    """Also what an older version, or a copy by hand, has left open."""
+    state = tmp_path / "state"
+    with EmbeddedServer.start(state) as server:
+        server.rest().post("/api/v1/namespaces", {"metadata": {"name": "team"}})
+        server.stop()
+        outside = tmp_path / "outside"
+        outside.touch()
+        outside.chmod(0o644)
+        (state / "link").symlink_to(outside)
+        (state / "ledger.db").touch()
+        for path in state.iterdir():
+            if not path.is_symlink():
+                path.chmod(0o755 if path.is_dir() else 0o644)
+        server.launch()
+        server.rest().post("/api/v1/namespaces", {"metadata": {"name": "other"}})
+        found = {path.name: path.lstat().st_mode for path in state.iterdir()}
+        del found["link"], found["test-server.log"], found["server.json"]
+        assert {"store.db", "store.db-wal", "audit.log", "tls", "ledger.db"} <= found.keys()
+        assert [name for name, mode in found.items() if mode & 0o077] == []
+        assert outside.stat().st_mode & 0o777 == 0o644
+
+
 def test_a_second_server_on_the_folder_is_refused(tmp_path: Path) -> None:
     with EmbeddedServer.start(tmp_path / "state") as server:
         second = subprocess.run(
