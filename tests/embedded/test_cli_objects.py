@@ -338,3 +338,26 @@ def read_event(watcher: subprocess.Popen[str]) -> tuple[str, int]:
 def _no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the machine's own configuration may be read or written."""
     monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def test_a_token_is_rotated_by_its_user_and_the_own_kubeconfig_follows(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    made = invoke(server, "token", "create", "rita", "--json").json
+    rotated = invoke(server, "token", "rotate", "rita", "--json")
+    assert rotated.code == exit_codes.OK, rotated.err
+    assert rotated.json["replaces"] == made["id"]
+    invoke(server, "token", "create", "rita")
+    two = invoke(server, "token", "rotate", "rita")
+    assert two.code == exit_codes.USAGE
+    assert "has 2 tokens" in two.err
+    assert invoke(server, "token", "rotate", "no-such").code == exit_codes.NOT_FOUND
+
+    before = server.kubeconfig.read_text()
+    listed = invoke(server, "token", "list", "--json").json
+    (own,) = [each["id"] for each in listed if f"wl_{each['id']}_" in before]
+    assert invoke(server, "token", "rotate", own).code == exit_codes.OK
+    after = server.kubeconfig.read_text()
+    assert own not in after
+    assert server.kubeconfig.stat().st_mode & 0o777 == 0o600
+    assert invoke(server, "token", "list").code == exit_codes.OK

@@ -535,6 +535,10 @@ class Tokens:
         """All tokens, or the caller's own without permission for those of others."""
         return event_loop_thread.call(self._aio.list())
 
+    def rotate(self, token_id: str) -> dict[str, Any]:
+        """Replaces a token by a new one of the same user; `["token"]` is returned only once."""
+        return event_loop_thread.call(self._aio.rotate(token_id))
+
     def revoke(self, token_id: str) -> dict[str, Any]:
         """Revokes a token."""
         return event_loop_thread.call(self._aio.revoke(token_id))

@@ -105,3 +105,45 @@ async def test_tokens_that_ended_long_ago_are_removed_and_no_others(served: Serv
     assert gone == [bearer_tokens.id_of(old)]
     left = {each["id"] for each in await bearer_tokens.list_tokens(served.api)}
     assert left == {bearer_tokens.id_of(fresh), bearer_tokens.id_of(served.token)}
+
+
+async def test_a_rotated_token_is_replaced_by_one_of_the_same_user_and_lifetime(
+    served: Served,
+) -> None:
+    old = (await make(served, user="alice", ttl="2h", note="ci", groups=["ops"])).body
+    rotated = await served.call("POST", f"{PATH}/{old['id']}/rotate", token=old["token"])
+    assert rotated.code == 201
+    new = rotated.body
+    assert (new["user"], new["groups"], new["note"], new["replaces"]) == (
+        "alice", ["ops"], "ci", old["id"],
+    )  # fmt: skip
+    assert (await served.call("GET", PATH, token=old["token"])).code == 401
+    assert (await served.call("GET", PATH, token=new["token"])).code == 200
+    lasts = [
+        datetime.datetime.fromisoformat(each["expires"])
+        - datetime.datetime.fromisoformat(each["created"])
+        for each in (old, new)
+    ]
+    assert abs(lasts[0] - lasts[1]) <= datetime.timedelta(seconds=1)
+    assert (await served.call("POST", f"{PATH}/{old['id']}/rotate")).code == 404
+
+
+async def test_nobody_rotates_tokens_of_others_or_of_the_engine(served: Served) -> None:
+    alice, bob = await served.user("alice"), await served.user("bob")
+    node = await served.user("system:node:n1", "system:nodes")
+    foreign = bob.split("_")[1]
+    refused = await served.call("POST", f"{PATH}/{foreign}/rotate", token=alice)
+    missing = await served.call("POST", f"{PATH}/0123456789ab/rotate", token=alice)
+    assert refused.code == missing.code == 403
+    assert refused.body["message"].replace(foreign, "X") == (
+        missing.body["message"].replace("0123456789ab", "X")
+    )
+    assert (await served.call("GET", PATH, token=bob)).code == 200
+    own = node.split("_")[1]
+    assert (await served.call("POST", f"{PATH}/{own}/rotate", token=node)).code == 403
+    assert (await served.call("POST", f"{PATH}/{own}/rotate")).code == 409
+
+
+async def test_an_expired_token_is_not_made_valid_again(served: Served) -> None:
+    over = await bearer_tokens.create_token(served.api, "bob", (), datetime.timedelta(seconds=-1))
+    assert (await served.call("POST", f"{PATH}/{over.split('_')[1]}/rotate")).code == 409

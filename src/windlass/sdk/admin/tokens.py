@@ -86,6 +86,11 @@ class AsyncTokens:
         """Revokes a token by its ID."""
         return await self._asked("DELETE", f"{PATH}/{token_id}")
 
+    async def rotate(self, token_id: str) -> dict[str, Any]:
+        """Replaces a token, by its ID, with a new one of the same user and lifetime; `token` is
+        returned only once, and the old one is revoked."""
+        return await self._asked("POST", f"{PATH}/{token_id}/rotate")
+
     async def _asked(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         try:
             status, answer = await ask(self._store, method, path, body)

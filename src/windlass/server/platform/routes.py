@@ -374,6 +374,11 @@ _TOKEN_ROUTES = (
         _embedded(lambda e: e.tokens.revoke), "Revokes a token.", "tokens", "delete",
         reply=Reply("Token"), embedded=True,
     ),
+    Route(
+        f"{ROOT}/tokens/{{token}}/rotate", ("POST",), OwnTokens("update", "platform"),
+        _embedded(lambda e: e.tokens.rotate), "Replaces a token by a new one.", "tokens", "update",
+        reply=Reply("Token", 201), embedded=True,
+    ),
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from windlass.cli.lib.output import Output
 
 @click.group(name="token", cls=base.Group)
 def token() -> None:
-    """Create, list and revoke tokens."""
+    """Create, list, rotate and revoke tokens."""
 
 
 @base.command(
@@ -163,6 +163,66 @@ def revoke(
     out.result(ended, names=[each["id"] for each in ended])
 
 
+@base.command(
+    examples=(
+        "windlass token rotate alice",
+        "windlass token rotate 3f2a9c1e77b0 --write tokens/",
+    )
+)
+@click.argument("name", metavar="USER|ID")
+@click.option("--write", type=click.Path(file_okay=False, path_type=Path), default=None,
+              metavar="DIR", help="Write the token to DIR/USER.kubeconfig instead.")  # fmt: skip
+@base.making_target_options
+def rotate(out: Output, name: str, write: Path | None, target: base.Target) -> None:
+    """Replace a token: a new one with the same user, groups and lifetime; the old one is revoked.
+
+    Given by its ID, or by its USER, who then has only one. If the command itself uses the token,
+    the new one is written into its kubeconfig.
+    """
+
+    async def work(session: client_session.Session) -> dict[str, Any]:
+        from windlass.sdk.admin import tokens
+
+        asked = tokens.AsyncTokens(session.store)
+        old = _chosen(await asked.list(), _bare(name))
+        made = await asked.rotate(old)
+        access = session.store.access
+        if access.context and _bare(access.user.token) == old:
+            path = Path(access.source)
+            tokens.write_kubeconfig(path, access, made["token"], session.namespace, access.context)
+            return {**made, "token": "", "file": str(path)}
+        if not write:
+            return made
+        return token_output.written(
+            session, made, write / f"{made['user']}.kubeconfig", session.namespace
+        )
+
+    made = client_session.call(target, work)
+    token_output.show(out, [made])
+    out.hint(f"Token {made['replaces']} is revoked.")
+    out.result(made, names=[made["token"] or made["file"]])
+
+
+def _chosen(known: list[dict[str, Any]], name: str) -> str:
+    """The ID of the token with this ID, or of the only valid one of this user."""
+    if any(each["id"] == name for each in known):
+        return name
+    own = [each["id"] for each in known if each["user"] == name and not each["expired"]]
+    if len(own) == 1:
+        return str(own[0])
+    if not own:
+        raise exit_codes.CliError(
+            f"There is no valid token {name}, and no user {name} with one.",
+            "List them: windlass token list",
+            exit_codes.NOT_FOUND,
+        )
+    raise exit_codes.CliError(
+        f"{name} has {len(own)} tokens: {', '.join(own)}.",
+        f"Name one: windlass token rotate {own[-1]}",
+        exit_codes.USAGE,
+    )
+
+
 def _bare(word: str) -> str:
     """The ID of a token, from the ID or the whole token."""
     parts = word.split("_")
@@ -171,4 +231,5 @@ def _bare(word: str) -> str:
 
 token.add_command(create, "create")
 token.add_command(list_tokens, "list")
+token.add_command(rotate, "rotate")
 token.add_command(revoke, "revoke")

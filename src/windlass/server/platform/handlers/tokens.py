@@ -3,9 +3,11 @@
     POST   /apis/platform.windlass.dev/v1alpha1/tokens       {"user": "alice", "ttl": "90d"}
     GET    /apis/platform.windlass.dev/v1alpha1/tokens       all, or the caller's own
     DELETE /apis/platform.windlass.dev/v1alpha1/tokens/ID
+    POST   /apis/platform.windlass.dev/v1alpha1/tokens/ID/rotate    a new one in its place
 
 Administrators (`windlass-admin` in all namespaces) create tokens for every name that is not the
-system's; every user may list and revoke the own ones. A token is shown once, when it is created.
+system's; every user may list, rotate and revoke the own ones. A token is shown once, when it is
+created.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from typing import Any
 
 from aiohttp import web
 
-from windlass.kinds.values import duration
+from windlass.kinds.values import duration, times
 from windlass.server.auth import bearer_tokens
 from windlass.server.auth.authenticator import Access
 from windlass.server.auth.authorization import refusal
-from windlass.server.auth.identity import Attributes, Identity
+from windlass.server.auth.identity import NODE_PREFIX, Attributes, Identity
 from windlass.server.http import bodies
 from windlass.server.http.responses import json_response
 from windlass.server.platform.call import PlatformCall
@@ -59,27 +61,63 @@ class TokenService:
         token = await bearer_tokens.create_token(
             self._api, user, names, _ttl(body), note=_text(body, "note")
         )
-        made = bearer_tokens.id_of(token)
-        (created,) = [
-            each for each in await bearer_tokens.list_tokens(self._api) if each["id"] == made
-        ]
-        return json_response(_head("Token") | created | {"token": token}, 201)
+        return json_response(_head("Token") | await self._described(token), 201)
 
     async def revoke(self, call: PlatformCall) -> web.Response:
-        """A token that the caller may not see is refused like one that does not exist."""
+        found = await self._named(call, "delete")
+        await self._revoke(found["id"])
+        return json_response(_head("Token") | found)
+
+    async def rotate(self, call: PlatformCall) -> web.Response:
+        """A new token with the user, groups, note and lifetime of the named one, which is revoked
+        once the new one is stored. An expired token is not renewed: that would undo its expiry."""
+        found = await self._named(call, "update")
+        if found["expired"]:
+            raise errors.Conflict(
+                f"token {found['id']} has expired; an administrator creates a new one: windlass "
+                f"token create {found['user']}"
+            )
+        if found["user"].startswith(NODE_PREFIX):
+            raise errors.Conflict(
+                f"token {found['id']} is the engine's own; revoke it and restart the engine "
+                "(windlass down, windlass up) to replace it"
+            )
+        lifetime = None
+        if found["expires"]:
+            lifetime = times.parse(found["expires"]) - times.parse(found["created"])
+        token = await bearer_tokens.create_token(
+            self._api, found["user"], tuple(found["groups"]), lifetime, note=found["note"]
+        )
+        await self._revoke(found["id"])
+        answer = await self._described(token)
+        return json_response(_head("Token") | answer | {"replaces": found["id"]}, 201)
+
+    async def _named(self, call: PlatformCall, verb: str) -> dict[str, Any]:
+        """The token of the path. One that the caller may not see is refused like one that does not
+        exist."""
         name = call.parameters["token"]
         visible = await self._visible(call.identity)
         found = next((each for each in visible if each["id"] == name), None)
-        if found is None:
-            wanted = Attributes("delete", GROUP, "tokens", name=name)
-            if not await self._access.allowed(call.identity, wanted):
-                raise refusal(call.identity, wanted)
-            raise errors.NotFound(
-                f'tokens "{name}" not found', details={"kind": "tokens", "name": name}
-            )
+        if found is not None:
+            return found
+        wanted = Attributes(verb, GROUP, "tokens", name=name)
+        # The right to revoke tokens of others is the right to manage them.
+        managing = Attributes("delete", GROUP, "tokens", name=name)
+        if not await self._access.allowed(call.identity, managing):
+            raise refusal(call.identity, wanted)
+        raise errors.NotFound(
+            f'tokens "{name}" not found', details={"kind": "tokens", "name": name}
+        )
+
+    async def _revoke(self, name: str) -> None:
         await bearer_tokens.revoke_token(self._api, name)
         self._access.forget_token(name)
-        return json_response(_head("Token") | found)
+
+    async def _described(self, token: str) -> dict[str, Any]:
+        made = bearer_tokens.id_of(token)
+        listed = await bearer_tokens.list_tokens(self._api)
+        (created,) = [each for each in listed if each["id"] == made]
+        return created | {"token": token}
 
     async def _visible(self, identity: Identity) -> list[dict[str, Any]]:
         """The caller's own; for administrators also those of users; system tokens for masters."""
