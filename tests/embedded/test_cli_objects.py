@@ -361,3 +361,25 @@ def test_a_token_is_rotated_by_its_user_and_the_own_kubeconfig_follows(
     assert own not in after
     assert server.kubeconfig.stat().st_mode & 0o777 == 0o600
     assert invoke(server, "token", "list").code == exit_codes.OK
+
+
+def test_a_backup_is_encrypted_with_a_key_and_restored_only_with_it(tmp_path: Path) -> None:
+    file, key = tmp_path / "sealed.backup", tmp_path / "backup.key"
+    key.write_bytes(os.urandom(32))
+    key.chmod(0o644)
+    with EmbeddedServer.start(tmp_path / "state") as own:
+        invoke(own, "apply", "-f", "-", stdin=queue("kept", "weight: 2"))
+        refused = invoke(own, "backup", "--key", key, file)
+        assert refused.code == exit_codes.INVALID
+        assert f"chmod 600 {key}" in refused.err
+        key.chmod(0o600)
+        assert invoke(own, "backup", "--key", key, file, "--json").json["encrypted"] is True
+        assert b"kept" not in file.read_bytes()
+        invoke(own, "delete", "queue", "kept")
+        own.stop()
+        without = invoke(own, "restore", file)
+        assert without.code == exit_codes.INVALID
+        assert "--key" in without.err
+        assert invoke(own, "restore", file, "--key", key).code == exit_codes.OK
+        own.launch()
+        assert invoke(own, "get", "queue", "kept").code == exit_codes.OK

@@ -11,9 +11,10 @@ import dataclasses
 import os
 import sqlite3
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from windlass.store.embedded import migrations
+from windlass.store.embedded import backup_encryption, migrations
 
 VERSION_GAP = 1_000_000_000
 """Added to the last revision on restore, so that no revision that a client has seen is reused."""
@@ -30,28 +31,63 @@ class BackupInfo:
     objects: int
 
 
-def backup(db_path: Path, target: Path) -> BackupInfo:
-    """Writes a consistent copy to `target`, atomically."""
+def backup(db_path: Path, target: Path, secret: bytes | None = None) -> BackupInfo:
+    """Writes a consistent copy to `target`, atomically; encrypted if there is a secret. Then the
+    plain copy is beside the store and never beside `target`, which may be on another machine."""
     if not db_path.exists():
         raise NotAStore(f"there is no store at {db_path}; start one with `windlass up`")
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
-    partial.touch(mode=0o600)
+    plain = partial if secret is None else db_path.with_name(f".backup-{os.getpid()}.db")
     try:
-        source = migrations.connect(db_path, read_only=True)
-        copy = sqlite3.connect(partial)
-        try:
-            source.backup(copy)
-            copy.execute("PRAGMA journal_mode = DELETE")
-        finally:
-            copy.close()
-            source.close()
-        info = inspect(partial)
+        plain.unlink(missing_ok=True)
+        plain.touch(mode=0o600)
+        _copy(db_path, plain)
+        info = inspect(plain)
+        if secret is not None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+            with open(os.open(partial, flags, 0o600), "wb") as file:
+                backup_encryption.encrypt(plain, file, secret)
+            info = dataclasses.replace(info, bytes=partial.stat().st_size)
         _sync(partial)
         partial.replace(target)
         _sync(target.parent)
     finally:
         partial.unlink(missing_ok=True)
+        plain.unlink(missing_ok=True)
     return info
+
+
+def _copy(db_path: Path, target: Path) -> None:
+    source = migrations.connect(db_path, read_only=True)
+    copy = sqlite3.connect(target)
+    try:
+        source.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")
+    finally:
+        copy.close()
+        source.close()
+
+
+@contextlib.contextmanager
+def opened(source: Path, db_path: Path, secret: bytes | None) -> Iterator[Path]:
+    """The plain file of a backup: `source` itself, or a copy beside the store that is removed at
+    the end. Raises KeyRefused."""
+    if not backup_encryption.is_encrypted(source):
+        if secret is not None:
+            raise backup_encryption.KeyRefused(f"{source} is not encrypted; leave --key out")
+        yield source
+        return
+    if secret is None:
+        raise backup_encryption.KeyRefused(f"{source} is encrypted; give its key with --key FILE")
+    db_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    plain = db_path.with_name(f".restore-{os.getpid()}.db")
+    try:
+        plain.unlink(missing_ok=True)
+        with open(os.open(plain, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            backup_encryption.decrypt(source, file, secret)
+        yield plain
+    finally:
+        plain.unlink(missing_ok=True)
 
 
 def inspect(path: Path) -> BackupInfo:
@@ -75,12 +111,20 @@ def inspect(path: Path) -> BackupInfo:
     return BackupInfo(path.stat().st_size, last, objects)
 
 
-def restore(source: Path, db_path: Path) -> tuple[BackupInfo, Path | None]:
+def restore(
+    source: Path, db_path: Path, secret: bytes | None = None
+) -> tuple[BackupInfo, Path | None]:
     """Replaces the store by a backup; returns the backup's info and the path of the old store.
+    `secret`: of an encrypted backup.
 
     Call this only while no server uses the store. The revision jumps ahead and the history is
     compacted, so that every watching client lists again.
     """
+    with opened(source, db_path, secret) as plain:
+        return _replace(plain, db_path)
+
+
+def _replace(source: Path, db_path: Path) -> tuple[BackupInfo, Path | None]:
     info = inspect(source)
     fresh = db_path.with_name(f".{db_path.name}.restore-{os.getpid()}")
     db_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -15,20 +15,26 @@ from windlass.cli.lib import base, exit_codes
 from windlass.cli.lib import state_dir as states
 from windlass.cli.lib.output import Output
 
+_KEY = click.Path(dir_okay=False, path_type=Path)
+
 
 @base.command(
     examples=(
         "windlass backup windlass.backup",
         "windlass backup --json nightly.backup | jq .objects",
+        "windlass backup --key backup.key nightly.backup     # encrypted",
     )
 )
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
+@click.option("--key", type=_KEY, metavar="KEYFILE", help="Encrypt FILE with this key file.")
 @base.state_option
-def backup(out: Output, file: Path, overwrite: bool, state: str) -> None:
+def backup(out: Output, file: Path, overwrite: bool, key: Path | None, state: str) -> None:
     """Copy the store to FILE, while the engine is running or stopped.
 
-    The copy is consistent and contains every write that was acknowledged before it.
+    The copy is consistent and contains every write that was acknowledged before it. It has the
+    Secrets of all teams, so only you may read it. Make a key with: (umask 077; head -c 32
+    /dev/urandom > backup.key), and keep it elsewhere: without it the backup is lost.
     """
     folder = states.folder(state)
     _need_store(folder)
@@ -47,16 +53,20 @@ def backup(out: Output, file: Path, overwrite: bool, state: str) -> None:
     storage = _storage()
     try:
         with out.progress(f"Copying {folder.database}"):
-            info = storage.backup(folder.database, file)
+            info = storage.backup(folder.database, file, _secret(storage, key))
+    except storage.backup_encryption.KeyRefused as problem:
+        raise _key_refused(problem) from None
     except (storage.NotAStore, OSError) as problem:
         raise exit_codes.CliError(
             f"The backup failed: {problem}.", "Nothing was written."
         ) from None
     out.say(f"{file}: {info.objects} objects, {info.bytes / 1e6:.1f} MB")
-    out.hint(f"Restore it: windlass restore {file}")
+    with_key = f" --key {key}" if key else ""
+    out.hint(f"Restore it: windlass restore {file}{with_key}")
     data = {
         "file": str(file.absolute()),
         "bytes": info.bytes,
+        "encrypted": key is not None,
         "objects": info.objects,
         "resourceVersion": str(info.resource_version),
     }
@@ -65,8 +75,9 @@ def backup(out: Output, file: Path, overwrite: bool, state: str) -> None:
 
 @base.command(examples=("windlass down && windlass restore windlass.backup && windlass up -d",))
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--key", type=_KEY, metavar="KEYFILE", help="The key file of an encrypted backup.")
 @base.state_option
-def restore(out: Output, file: Path, state: str) -> None:
+def restore(out: Output, file: Path, key: Path | None, state: str) -> None:
     """Replace the store by a backup. Refused while the engine is running.
 
     The previous store is kept in backups/ of the state folder.
@@ -86,7 +97,9 @@ def restore(out: Output, file: Path, state: str) -> None:
         )
     storage = _storage()
     try:
-        info, kept = storage.restore(file, folder.database)
+        info, kept = storage.restore(file, folder.database, _secret(storage, key))
+    except storage.backup_encryption.KeyRefused as problem:
+        raise _key_refused(problem) from None
     except storage.NotAStore as problem:
         raise exit_codes.CliError(
             f"{file} cannot be restored: {problem}.",
@@ -105,6 +118,17 @@ def restore(out: Output, file: Path, state: str) -> None:
         "kept": str(kept) if kept else None,
     }
     out.result(data, names=[str(folder.database)])
+
+
+def _secret(storage: Any, key: Path | None) -> bytes | None:
+    return storage.backup_encryption.read_key(key) if key else None
+
+
+def _key_refused(problem: Exception) -> exit_codes.CliError:
+    message, _, remedy = str(problem).partition("; ")
+    return exit_codes.CliError(
+        exit_codes.sentence(message), exit_codes.sentence(remedy), exit_codes.INVALID
+    )
 
 
 def _storage() -> Any:
