@@ -44,6 +44,7 @@ check: setup ## formatting, lint, types, import contracts, generated files, size
 	@$(BIN)/python -m tools.imports
 	@$(BIN)/python -m tools.budgets
 	@$(BIN)/python -m tools.links
+	@$(BIN)/python -m tools.release check
 
 .PHONY: format
 format: setup ## rewrite the code in the one format
@@ -91,8 +92,17 @@ soak: setup ## the long campaigns at full count: faults, fuzzing, load
 	@WINDLASS_SOAK=1 $(BIN)/pytest -m soak tests
 
 .PHONY: lock
-lock: setup ## refresh the pinned versions of the development environment
+lock: setup ## refresh the pinned versions of the development environment and of releases
 	@$(BIN)/uv pip compile --quiet --no-header --no-annotate --universal --extra dev pyproject.toml -o requirements/dev.txt
+	@$(BIN)/python -m tools.release lock
+
+.PHONY: sbom
+sbom: setup ## write the bill of materials of a release (CycloneDX) into build/sbom.json, and validate it
+	@$(BIN)/python -m tools.release sbom build/sbom.json
+
+.PHONY: audit
+audit: setup ## ask PyPI for known vulnerabilities of the versions in a release
+	@$(BIN)/python -m tools.release audit
 
 .PHONY: clean
 clean: ## remove .venv and caches of the checkout
