@@ -16,7 +16,6 @@ import re
 import subprocess
 import sys
 import tomllib
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
@@ -30,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCK, TESTED = ROOT / "requirements/release.txt", ROOT / "requirements/dev.txt"
 EXTRAS = ("node", "objectstore", "postgresql")
 """Extras of a release; the others are for development."""
+_ATTEMPTS = 3
 _PYPI = "https://pypi.org/pypi/{name}/{version}/json"
 
 
@@ -168,8 +168,12 @@ def bill(packages: list[Pinned]) -> str:
 def audit(packages: list[Pinned], fetch: Callable[[str], dict[str, Any]] | None = None) -> int:
     """Prints known vulnerabilities; fails if there are any. What PyPI does not answer is printed
     as not checked, and does not fail: not every machine reaches it."""
-    found, unknown = [], []
-    for each in packages:
+    found: list[str] = []
+    unknown: list[str] = []
+    for position, each in enumerate(packages):
+        if len(unknown) == position == _ATTEMPTS:  # nobody answers: do not wait for the others
+            unknown = [package.name for package in packages]
+            break
         try:
             answer = (fetch or _fetch)(_PYPI.format(name=each.name, version=each.version))
         except (OSError, ValueError):
@@ -189,8 +193,10 @@ def _license(name: str) -> str:
         about = metadata.metadata(name)
     except metadata.PackageNotFoundError:
         return ""
-    given = about.get("License-Expression") or about.get("License") or ""
-    return given if "\n" not in given else ""
+    for field in ("License-Expression", "License"):
+        if field in about and "\n" not in (given := str(about[field])):
+            return given
+    return ""
 
 
 def _fetch(url: str) -> dict[str, Any]:
