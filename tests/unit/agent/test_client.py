@@ -14,6 +14,7 @@ import pytest
 from windlass.agent.api import server, unix_socket
 from windlass.agent.api.client import AgentGateway
 from windlass.agent.runtime import procfs
+from windlass.kinds import codec
 from windlass.kinds.types import core, meta
 from windlass.store import errors
 from windlass.store.embedded.api import Api
@@ -124,6 +125,9 @@ async def test_the_agent_of_a_node_that_is_not_ready_is_not_asked(gateway, store
     await register(store, ready="False")
     with pytest.raises(errors.Unavailable, match="node n1 is not ready"):
         await read(gateway)
+    node = codec.to_dict(await store.get(core.Node, "n1"))
+    with pytest.raises(errors.Unavailable, match="node n1 is not ready"):
+        await gateway.usage(node, "stats/summary")
 
 
 async def test_an_agent_listens_on_no_port_and_only_its_user_reaches_its_socket(gateway, tmp_path):

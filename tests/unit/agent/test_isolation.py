@@ -2,14 +2,20 @@
 
 import asyncio
 import os
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from tests.unit.agent import nodes
 from tests.unit.agent.nodes import ended
 from windlass.agent.node import privileges, single_tenant
+from windlass.agent.pods import volumes
 from windlass.kinds.types import core, meta
+from windlass.store.embedded.api import Api
+from windlass.store.embedded.client import EmbeddedStore
 
 pytestmark = nodes.as_root
 ABLE = privileges.Abilities("user", mounts=True)
@@ -246,3 +252,44 @@ async def test_the_owner_is_himself_in_default_as_long_as_he_is_alone_there(node
 def mounts() -> str:
     with open("/proc/self/mounts") as file:
         return file.read()
+
+
+@pytest.fixture
+async def outside_of_tmp(monkeypatch):
+    """A node whose state folder is not below /tmp, as on a real machine."""
+    state = Path(tempfile.mkdtemp(prefix="windlass-test-", dir="/var/tmp"))
+    api = await Api.open(state / "store.db")
+    made = nodes.Node(EmbeddedStore(api), state)
+    await made.store.create(core.Namespace(metadata=meta.ObjectMeta(name="team")))
+    users = privileges.NamespaceUsers(state)
+    monkeypatch.setattr(
+        volumes, "_software",
+        lambda: [path for path in privileges.own_software() if not path.is_relative_to("/tmp")],
+    )  # fmt: skip
+    await made.restart(abilities=ABLE, user_of=users.of)
+    yield made
+    await made.stop()
+    await api.close()
+    shutil.rmtree(state, ignore_errors=True)
+
+
+async def test_tmp_of_a_team_is_the_pods_own(outside_of_tmp, tmp_path):
+    mark = f"/tmp/windlass-{os.getpid()}"
+    node = outside_of_tmp
+    (tmp_path / "seen-by-all").touch()
+    await node.create(f"ls /tmp; echo x > {mark}; cat $WINDLASS_ROOT/tmp/{os.path.basename(mark)}")
+    pod = await node.phase("Succeeded")
+    assert node.text(pod) == "x\n"
+    assert not os.path.exists(mark)  # noqa: ASYNC240
+
+
+async def test_a_volume_is_mounted_below_the_pods_own_tmp(outside_of_tmp):
+    node = outside_of_tmp
+    await node.create(
+        "echo x > /tmp/deep/data/f && cat /tmp/deep/data/f",
+        volumes=[{"name": "v", "emptyDir": {}}],
+        volume_mounts=[core.VolumeMount(name="v", mount_path="/tmp/deep/data")],
+    )
+    pod = await node.phase("Succeeded")
+    assert (node.folder / "pods" / pod.uid / "volumes/v/f").read_text() == "x\n"
+    assert not os.path.exists("/tmp/deep")  # noqa: ASYNC240

@@ -19,6 +19,16 @@ def test_gpus_and_racks_need_fake_nodes(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
+def test_limits_of_jobs_reach_the_agent_and_bad_ones_are_refused(tmp_path: Path) -> None:
+    folder = states.folder(str(tmp_path))
+    _, agent = supervisor.engine(folder, "", job_limits=["disk=1Gi", "files=99"])
+    assert agent.argv[-4:] == ["--job-limit", "disk=1Gi", "--job-limit", "files=99"]
+    done = invoke("up", "--job-limit", "memory=1Gi", "--state", str(tmp_path / "s"))
+    assert done.code == exit_codes.USAGE
+    assert "--job-limit memory=1Gi is no limit" in done.err
+    assert not (tmp_path / "s").exists()
+
+
 def test_the_agent_gets_its_own_kubeconfig_and_fakes_the_admins(tmp_path: Path) -> None:
     folder = states.folder(str(tmp_path))
     server, agent = supervisor.engine(folder, "")

@@ -45,13 +45,49 @@ def test_why_preparing_failed(reason, message, gives, says):
 @pytest.mark.parametrize(
     ("reason", "gives"),
     [("NodeLost", CODE), ("PortTaken", CODE), ("Evicted", CODE), ("NodeRefused", CODE),
-     ("OOMKilled", Reason.OUT_OF_MEMORY), ("ShimLost", Reason.AGENT_LOST)],
+     ("OOMKilled", Reason.OUT_OF_MEMORY), ("ShimLost", Reason.AGENT_LOST),
+     ("OutOfDisk", Reason.OUT_OF_DISK), ("RightsChanged", CODE)],
 )  # fmt: skip
 def test_a_container_cannot_claim_what_is_said_of_pods(reason, gives):
     pod = build.pod(build.a_run("job"), "Failed")
     # Also one whose role has the name of our init container.
     pod.status.container_statuses = [ended("prepare", reason, TYPED % "NodeLost")]
     assert members.failure(pod)[0] is gives
+
+
+@pytest.mark.parametrize(
+    ("message", "gives"),
+    [
+        ("Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ",
+         Reason.OUT_OF_DISK),
+        ("Container worker exceeded its local ephemeral storage limit \"1Gi\". ",
+         Reason.OUT_OF_DISK),
+        ('Usage of EmptyDir volume "scratch" exceeds the limit "1Gi". ', Reason.OUT_OF_DISK),
+        ("The node was low on resource: ephemeral-storage. ", Reason.NODE_LOST),
+        ("The node was low on resource: memory. ", Reason.NODE_LOST),
+    ],
+)  # fmt: skip
+def test_kubelets_evictions_for_the_pods_own_disk_are_told_from_those_of_the_node(message, gives):
+    pod = build.pod(build.a_run("job"), "Failed")
+    pod.status.reason, pod.status.message = "Evicted", message
+    assert members.failure(pod)[0] is gives
+
+
+def test_kubelets_eviction_counts_although_the_container_was_killed_for_it():
+    pod = build.pod(build.a_run("job"), "Failed")
+    pod.status.reason = "Evicted"
+    pod.status.message = 'Container worker exceeded its local ephemeral storage limit "1Gi". '
+    pod.status.container_statuses = [ended("worker", "Error", "")]
+    reason, message, code = members.failure(pod)
+    assert (reason, code) == (Reason.OUT_OF_DISK, None)
+    assert "--disk" in message
+
+
+def test_the_disk_of_a_role_is_requested_and_limited():
+    owner = build.a_run("job")
+    assert members.DISK not in members.needs(owner.spec.roles[0])
+    owner.spec.roles[0].resources.disk = "2Gi"
+    assert members.needs(owner.spec.roles[0])[members.DISK] == 2 << 30
 
 
 def test_no_job_of_the_embedded_engine_can_claim_a_reason_that_counts():

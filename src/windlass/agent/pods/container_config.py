@@ -80,12 +80,14 @@ def folder_of(context: AgentContext, uid: str) -> volumes.PodFolder | None:
     record = procfs.read_json(path / RECORD)
     if record is None:
         return None
-    return _pod_folder(context, path, record.get("user"))
+    return _pod_folder(context, path, record)
 
 
-def _pod_folder(context: AgentContext, path: Path, user: int | None) -> volumes.PodFolder:
-    mounts = context.abilities.mounts
-    return volumes.PodFolder(path, user, mounts, context.teams, context.host_mounts)
+def _pod_folder(context: AgentContext, path: Path, record: dict[str, Any]) -> volumes.PodFolder:
+    return volumes.PodFolder(
+        path, record.get("user"), context.abilities.mounts, context.teams, context.host_mounts,
+        shares_tmp=bool(record.get("scratch")),
+    )  # fmt: skip
 
 
 async def begin(store: interface.Store, context: AgentContext, pod: core.Pod) -> volumes.PodFolder:
@@ -102,7 +104,7 @@ async def begin(store: interface.Store, context: AgentContext, pod: core.Pod) ->
         record["disk"] = _disk(pod)
         record["scratch"] = (pod.metadata.annotations or {}).get(SCRATCH, "")
         await asyncio.to_thread(procfs.write_durably, path / RECORD, record)
-        folder = _pod_folder(context, path, user)
+        folder = _pod_folder(context, path, record)
     sources = pods_env.Sources(store, pod.namespace)
     await volumes.prepare(pod, folder, sources, context.tokens, context.facts)
     return folder

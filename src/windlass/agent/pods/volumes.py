@@ -28,7 +28,7 @@ from windlass.kinds.annotations import ROOT, TEAM
 from windlass.kinds.types import core
 from windlass.kinds.values import quantity
 
-SHM = "/dev/shm"  # noqa: S108 - the name itself
+SHM, TMP = "/dev/shm", "/tmp"  # noqa: S108 - the names themselves
 _RESERVED = (
     "/proc", "/sys", "/dev", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/boot", "/run",
 )  # fmt: skip
@@ -68,6 +68,16 @@ class PodFolder:
     """Contains one folder per namespace, which outlives pods."""
     host_mounts: tuple[str, ...] = ()
     """The folders of the machine that pods with a user of their own may mount."""
+    shares_tmp: bool = False
+    """A framework of the pod shares a folder in the machine's /tmp with other pods."""
+
+    @property
+    def private_tmp(self) -> bool:
+        """Whether /tmp of the pod is its own `root/tmp`: what it writes there counts for its disk
+        limit, and other users cannot put links in its way. Not if the node itself uses /tmp."""
+        used = [self.teams, *_software(), *(Path(each) for each in self.host_mounts)]
+        own = not self.shares_tmp and not any(path.is_relative_to(TMP) for path in used)
+        return own and self.mounts and self.user is not None
 
     @property
     def root(self) -> Path:
@@ -168,6 +178,8 @@ def container_mounts(
     if folder.mounts:
         own = {"source": str(folder.root), "target": str(folder.seen), "readOnly": False}
         mounts.append({"kind": "bind", **own})
+    if folder.private_tmp:
+        mounts.append({"kind": "bind", "source": str(folder.root / "tmp"), "target": TMP})
     shm = None
     volumes = {str(volume["name"]): volume for volume in pod.spec.volumes or ()}
     for mount in container.volume_mounts or ():
@@ -477,6 +489,10 @@ def _prepare_target(pod: core.Pod, mount: core.VolumeMount, folder: PodFolder) -
     target = folder.inside(mount.mount_path)
     if target is None:
         elsewhere = Path(mount_target(mount.mount_path, folder))
+        if folder.private_tmp and elsewhere.is_relative_to(TMP):
+            inside = folder.root / "tmp" / elsewhere.relative_to(TMP)
+            _make_target(source / mount.sub_path, inside, folder)
+            return
         if not elsewhere.exists() and not _is_hidden(elsewhere, folder):
             raise VolumeRejected(
                 f"mountPath {mount.mount_path} does not exist on this node: make it there "

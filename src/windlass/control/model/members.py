@@ -73,7 +73,10 @@ attempt for free."""
 _BUS_ERROR = 128 + 7
 SHARED_MEMORY = "shm"
 """Name of the volume that is a member's /dev/shm."""
-_OVER_ITS_DISK = re.compile(r"ephemeral.* exceeds the (total )?limit|EmptyDir volume .* exceeds")
+_OVER_ITS_DISK = re.compile(
+    r"ephemeral.* exceeds the (total )?limit|exceeded its local ephemeral|"
+    r"EmptyDir volume .* exceeds"
+)
 """Kubelet's messages for a pod that it evicts for its own disk usage. It also evicts pods because
 the node is short of something ("The node was low on resource"), which is not the pod's doing."""
 DISK = "ephemeral-storage"
