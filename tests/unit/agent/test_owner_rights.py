@@ -114,7 +114,7 @@ async def test_nobody_gets_rights_in_default_while_a_pod_of_the_owner_runs(
     if not refused:
         await alone.rights.check_binding(resource, "default", "", change)
         return
-    with pytest.raises(errors.Conflict, match="windlass stop"):
+    with pytest.raises(errors.Invalid, match="windlass stop"):
         await alone.rights.check_binding(resource, "default", "", change)
 
 
@@ -133,7 +133,7 @@ async def test_a_patch_that_adds_users_is_refused_as_well(alone, patch):
     await alone.store.create(core.RoleBinding(metadata=empty, role_ref=ref))
     await start(alone, "while :; do sleep 0.02; done")
     await until(alone, running)
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.Invalid):
         await alone.rights.check_binding(BINDING, "default", "b", patch)
     await alone.rights.check_binding(BINDING, "team", "b", patch)
 

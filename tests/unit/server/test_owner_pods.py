@@ -50,7 +50,7 @@ def binding(user: str) -> dict[str, Any]:
 
 async def test_a_member_cannot_be_added_while_the_owners_pod_runs(engine: Served) -> None:
     refused = await engine.call("POST", BINDINGS, binding("eve"))
-    assert refused.code == 409
+    assert refused.code == 422
     assert "old" in refused.body["message"]
     assert "windlass stop" in refused.body["message"]
     assert (await engine.call("GET", BINDINGS)).body["items"] == []

@@ -105,7 +105,7 @@ class AgentGateway:
             raise errors.Unavailable(f"the agent of node {name} does not answer") from error
 
     async def check_binding(self, resource: Resource, namespace: str, name: str, to: Any) -> None:
-        """Conflict if the change of a binding would let other users into pods of the owner."""
+        """Invalid if the change of a binding would let other users into pods of the owner."""
         await self._rights.check_binding(resource, namespace, name, to)
 
     async def _node_of(self, pod: dict[str, Any]) -> core.Node:

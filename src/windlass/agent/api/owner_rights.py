@@ -46,7 +46,7 @@ class OwnerRights:
     async def check_binding(
         self, resource: Resource, namespace: str, name: str, change: Any
     ) -> None:
-        """Conflict if the change gives other users rights in `default` while pods with the owner's
+        """Invalid if the change gives other users rights in `default` while pods with the owner's
         rights run there. `name`: of the binding that is changed; "" for a new one."""
         if resource.namespaced and namespace != single_tenant.OWN:
             return
@@ -60,7 +60,7 @@ class OwnerRights:
         names = await self._running()
         if names:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            raise errors.Conflict(
+            raise errors.Invalid(
                 f"pods in namespace {single_tenant.OWN} run with the rights of the engine's owner, "
                 f"which other users must not get: {', '.join(names[:_SHOWN])}{more}. Stop their "
                 "runs first (windlass stop), or give the users a namespace of their own (windlass "

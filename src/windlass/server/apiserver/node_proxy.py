@@ -47,7 +47,7 @@ class NodeGateway(Protocol):
     async def check_binding(
         self, resource: Resource, namespace: str, name: str, change: Any, /
     ) -> None:
-        """Conflict if the change of a role binding would let other users into running pods that
+        """Invalid if the change of a role binding would let other users into running pods that
         have more rights than theirs."""
         ...
 
