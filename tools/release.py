@@ -171,7 +171,7 @@ def audit(packages: list[Pinned], fetch: Callable[[str], dict[str, Any]] | None 
     found: list[str] = []
     unknown: list[str] = []
     for position, each in enumerate(packages):
-        if len(unknown) == position == _ATTEMPTS:  # nobody answers: do not wait for the others
+        if len(unknown) == position == _ATTEMPTS:  # no answer at all: do not wait for the others
             unknown = [package.name for package in packages]
             break
         try:

@@ -82,7 +82,7 @@ async def session(node, pod) -> None:
 async def test_a_later_member_does_not_enter_a_pod_with_the_owners_rights(alone):
     await start(alone, "id -u; while :; do sleep 0.02; done")
     pod = await until(alone, running)
-    await session(alone, pod)  # nobody else can ask
+    await session(alone, pod)  # no other user can ask
     await bind(alone)
     with pytest.raises(errors.Forbidden, match="rights of the engine's owner"):
         await session(alone, pod)
@@ -106,7 +106,7 @@ async def test_a_member_enters_a_pod_with_the_rights_of_its_namespace(alone):
         (BINDING, body() | {"subjects": []}, False),
     ],
 )
-async def test_nobody_gets_rights_in_default_while_a_pod_of_the_owner_runs(
+async def test_no_user_gets_rights_in_default_while_a_pod_of_the_owner_runs(
     alone, resource, change, refused
 ):
     await start(alone, "while :; do sleep 0.02; done")

@@ -67,7 +67,7 @@ def test_a_container_cannot_claim_what_is_said_of_pods(reason, gives):
         ("The node was low on resource: memory. ", Reason.NODE_LOST),
     ],
 )  # fmt: skip
-def test_kubelets_evictions_for_the_pods_own_disk_are_told_from_those_of_the_node(message, gives):
+def test_evictions_for_the_pods_own_disk_differ_from_those_for_the_node(message, gives):
     pod = build.pod(build.a_run("job"), "Failed")
     pod.status.reason, pod.status.message = "Evicted", message
     assert members.failure(pod)[0] is gives

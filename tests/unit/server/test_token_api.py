@@ -128,7 +128,7 @@ async def test_a_rotated_token_is_replaced_by_one_of_the_same_user_and_lifetime(
     assert (await served.call("POST", f"{PATH}/{old['id']}/rotate")).code == 404
 
 
-async def test_nobody_rotates_tokens_of_others_or_of_the_engine(served: Served) -> None:
+async def test_no_user_rotates_tokens_of_others_or_of_the_engine(served: Served) -> None:
     alice, bob = await served.user("alice"), await served.user("bob")
     node = await served.user("system:node:n1", "system:nodes")
     foreign = bob.split("_")[1]

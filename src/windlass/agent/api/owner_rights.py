@@ -38,8 +38,8 @@ class OwnerRights:
         if meta["namespace"] == single_tenant.OWN and await self._is_single_tenant():
             return
         raise errors.Forbidden(
-            f"pod {meta['name']} was started with the rights of the engine's owner, when nobody "
-            f"else could start pods in namespace {meta['namespace']}; only the owner may enter it. "
+            f"pod {meta['name']} was started with the rights of the engine's owner, when no other "
+            f"user could start pods in namespace {meta['namespace']}; only the owner may enter it. "
             "Submit the run again to start it with the rights of the namespace"
         )
 
