@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,8 @@ async def test_log_options_that_make_no_sense_are_refused(nodes: Served, query: 
         ("portforward?ports=80,81", SPDY, f"portforward {SPDY} () (80, 81)"),
     ],
 )  # fmt: skip
-async def test_sessions_run_over_a_websocket(
-    nodes: Served, path: str, protocol: str, greeting: str
+async def test_sessions_run_over_a_websocket_and_are_audited(
+    nodes: Served, path: str, protocol: str, greeting: str, tmp_path: Path
 ) -> None:
     async with nodes.session.ws_connect(
         f"{nodes.url}{POD}/{path}", protocols=[protocol],
@@ -109,6 +110,14 @@ async def test_sessions_run_over_a_websocket(
         assert await socket.receive_str() == greeting
         await socket.send_bytes(b"\x00hello")
         assert await socket.receive_bytes() == b"\x00hello"
+        # From its start: a session may last for days.
+        nodes.app._audit.flush()
+        lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+    kind = path.partition("?")[0]
+    (line,) = [each for each in lines if each.get("subresource") == kind]
+    assert (line["code"], line["user"], line["name"]) == (101, "admin", "one")
+    assert "hello" not in str(line)
+    assert "-l" not in str(line)
 
 
 @pytest.mark.parametrize(
