@@ -186,3 +186,18 @@ def test_tolerations_are_kept_for_controllers_that_evict_pods_from_nodes():
     own, told = made.spec.tolerations
     assert (own.key, own.operator, own.effect) == ("windlass.dev/only", "Exists", "")
     assert (told.key, told.operator, told.effect) == ("spot", "Exists", "NoExecute")
+
+
+@pytest.mark.parametrize("images", [False, True])
+def test_the_disk_of_a_role_is_a_request_and_a_limit_and_absent_without_it(images: bool):
+    engine = dataclasses.replace(EMBEDDED, images=images, image="windlass")
+    wanted = run.Environment(requirements=["six"])
+    role = build.role()
+    role.resources.disk = "2Gi"
+    made = pod(role, engine=engine, environment=wanted, code=CODE)
+    plain = pod(engine=engine, environment=wanted, code=CODE)
+    for container in (*made.spec.containers, *made.spec.init_containers):
+        assert container.resources.requests["ephemeral-storage"] == "2Gi"
+        assert container.resources.limits["ephemeral-storage"] == "2Gi"
+    for container in (*plain.spec.containers, *plain.spec.init_containers):
+        assert "ephemeral-storage" not in container.resources.limits
