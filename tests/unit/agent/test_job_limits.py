@@ -174,10 +174,8 @@ async def test_hard_links_count_once(tmp_path):
 async def test_when_the_disk_is_nearly_full_the_pod_with_the_most_files_ends(
     node, quick, monkeypatch
 ):
-    real = os.statvfs(node.folder)
-    free = real.f_bavail * real.f_frsize
-    monkeypatch.setattr(disk_usage, "_LEAST_FREE", free + 1 * MIB)
-    monkeypatch.setattr(disk_usage, "_LEAST_FREE_PART", 1.0)
+    least = disk_usage._LEAST_FREE
+    monkeypatch.setattr(disk_usage, "space", lambda _: (1 << 40, least - 8 * MIB))
     await node.create("while :; do sleep 0.05; done", "small")
     await node.phase("Running", "small")
     await node.create(WRITE.format("f").replace("count=4", "count=64"), "large")

@@ -63,8 +63,7 @@ class DiskWatch:
 
     def look(self) -> None:
         """Ends the pods that have too many files."""
-        disk = os.statvfs(self._context.folder)
-        size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+        size, free = space(self._context.folder)
         usual = self._context.limits.disk_bytes(size)
         found = []
         for folder, record in self._running():
@@ -92,6 +91,12 @@ class DiskWatch:
                 alive = any(each.running_pid() for each in containers.all_in(folder))
                 if record is not None and alive:
                     yield folder, record
+
+
+def space(folder: Path) -> tuple[int, int]:
+    """Bytes of the file system of a folder: all, and those that are free."""
+    disk = os.statvfs(folder)
+    return disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
 
 
 def used_by(folder: Path, record: dict[str, Any], enough: int) -> int:
