@@ -45,6 +45,7 @@ WALKED = (
     "pipeline steps", "logs evil", "get run \x1b[2J", "why \x1b[2J", "get \u202ekind",
     "scale evil 3", "suspend evil", "resume evil", "rerun evil --dry-run", "prune --dry-run",
     "move evil --queue default", "set-priority evil 10", "simulate /\x1b[2J", "stop \x1b[2J",
+    "study list", "study get \x1b[2J", "tune -s \x1b[2J -- true",
 )  # fmt: skip
 """Every command that prints objects of a cluster, or what it was given. `logs` is walked because
 the run has no pod: its messages must be clean."""
