@@ -6,7 +6,7 @@ the reason OutOfDisk. So does the pod with the most files when the disk of the e
 full, if its end frees enough space. `agent.pods.worker` runs this.
 
 Jobs own these folders, so symbolic links are not followed, and folders are opened relative to the
-one above. A pod can exceed its limit until the next look.
+one above. A pod can exceed its limit for some seconds.
 """
 
 from __future__ import annotations
