@@ -411,6 +411,14 @@ def test_auth_whoami(kubectl: Kubectl) -> None:
     assert "system:authenticated" in " ".join(rows["Groups"])
 
 
+@pytest.mark.parametrize("command", ["apply", "create"])
+def test_an_unknown_kind_is_refused_by_name(kubectl: Kubectl, command: str) -> None:
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {}}
+    refused = kubectl.refused(command, "-f", "-", text=yaml.safe_dump(job))
+    assert 'no matches for kind "Job" in version "batch/v1"' in refused
+    assert "doesn't have a resource type" in kubectl.refused("get", "jobs")
+
+
 def test_auth_can_i(kubectl: Kubectl) -> None:
     assert kubectl("auth", "can-i", "create", "runs").strip() == "yes"
     assert "runs.windlass.dev" in kubectl("auth", "can-i", "--list") or "*.*" in kubectl(

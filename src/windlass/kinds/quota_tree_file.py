@@ -118,7 +118,7 @@ def _few(names: list[str]) -> str:
 
 def _amount(resource: str, milli: int) -> str:
     is_bytes = resource in ("memory", "ephemeral-storage")
-    text = quantity.of_bytes(milli // 1000) if is_bytes else quantity.of_milli(milli)
+    text = quantity.shortened(milli // 1000) if is_bytes else quantity.of_milli(milli)
     return f"{text} {resource}"
 
 

@@ -70,7 +70,9 @@ def _with_meaning(problem: Problem) -> Problem:
     question = quantity.memory_problem(problem.value).partition("; ")[2]
     if not question.startswith("did you mean"):
         return problem
-    return dataclasses.replace(problem, message=f"{problem.message}; {question}")
+    # The example of the rule knows no value.
+    message = problem.message.removesuffix(": write 4Gi")
+    return dataclasses.replace(problem, message=f"{message}; {question}")
 
 
 def is_own(kind: type[Object]) -> bool:

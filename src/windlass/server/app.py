@@ -182,12 +182,14 @@ class App(RequestHandler):
         self._access.authorize_path(identity, path)
         if path == "/metrics":
             return self._metrics_page(request)
+        accept = request.headers.get("Accept")
         if path.startswith("/openapi/"):
             only_get(request)
+            if path == openapi.V2:
+                return bytes_response(*openapi.version_2(accept))
             return bytes_response(
                 openapi.document(path, platform_openapi.embedded), "application/json"
             )
-        accept = request.headers.get("Accept")
         found = discovery.document(path, accept, request.host)
         if found is None:
             raise errors.NotFound("the server could not find the requested resource")

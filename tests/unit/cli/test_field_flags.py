@@ -142,6 +142,12 @@ def test_a_refused_value_of_a_reservation_is_named_by_its_flag(argv: list[str], 
     assert '"from"' not in result.err
 
 
+def test_a_flag_and_its_field_are_one_flag() -> None:
+    text = "Name an existing queue with --queue (spec.queue), or have the queue created."
+    with context_of(submit.submit, "--queue", "x", "--", "true"):
+        assert field_flags.in_text(text) == text.replace(" (spec.queue)", "")
+
+
 def test_a_sentence_about_a_job_names_the_flags_of_the_command() -> None:
     text = "spec.environment.image x: leave it out; use spec.environment.requirements."
     with context_of(submit.submit, "--image", "x", "--", "true"):

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.unit.control import build
-from windlass.control.explain import narrative
+from windlass.control.explain import external_pods, narrative
 from windlass.control.explain.service import Place, Waiting
 from windlass.core.explain import explain
 from windlass.core.model.types import Verdict
 from windlass.kinds.reasons import Reason
-from windlass.kinds.types import run
+from windlass.kinds.types import core, run
 from windlass.kinds.values import times
 
 NOW = datetime.datetime(2026, 11, 1, 10, 0, tzinfo=datetime.UTC)
@@ -134,6 +134,36 @@ def test_a_restart_at_another_size_is_one_sentence() -> None:
     )  # fmt: skip
     sentences = ended("Succeeded", "Completed", "ended with success", history=[step], attempt=1)
     assert sentences == ["Succeeded 1 s ago.", "Restarted 5 min ago with 2 workers instead of 4."]
+
+
+def test_a_success_without_some_processes_says_so() -> None:
+    (sentence,) = ended("Succeeded", "Completed", "ended with success, but a process was killed")
+    assert sentence == "Succeeded 1 s ago, but a process was killed."
+
+
+def pod(phase: str, reason: str = "", message: str = "", code: int | None = None) -> core.Pod:
+    made = build.pod(build.a_run("r"), phase, exit_code=code)
+    made.metadata.labels = made.metadata.owner_references = None
+    made.status.reason, made.status.message = reason, message
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        (pod("Succeeded", code=0), "It has succeeded."),
+        (
+            pod("Failed", "ImageNotSupported", "this node runs processes, not images (nginx)"),
+            "It has failed: ImageNotSupported: this node runs processes, not images (nginx).",
+        ),
+        (
+            pod("Failed", code=3),
+            "It has failed: CodeFailed (exit code 3): ended by an error with exit code 3.",
+        ),
+    ],
+)
+def test_a_pod_that_has_ended_says_how(made: core.Pod, sentence: str) -> None:
+    assert external_pods.describe(made, NOW) == [sentence]
 
 
 def test_an_estimated_end_says_its_source() -> None:

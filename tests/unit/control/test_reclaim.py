@@ -365,6 +365,9 @@ def test_only_readers_of_its_namespace_learn_the_name_of_a_preemptor() -> None:
     assert written(None) == reason
     reclaimed = "reclaimed by queue b, which is guaranteed it"
     assert written(high, reclaimed) == f"{reclaimed}; run high starts there"
+    surplus = "its surplus is needed for the minimum of a workload of queue q"
+    assert written(high, surplus) == "to make room for run high"
     high.metadata.namespace = "other"
     assert written(high) == "preempted by a run of another team (priority 90 > 10)"
     assert written(high, reclaimed) == reclaimed
+    assert written(high, surplus) == "to make room for a run of another team"

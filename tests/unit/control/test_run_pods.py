@@ -72,9 +72,19 @@ def test_a_live_run_notes_that_it_shrinks_and_then_lets_the_highest_go(phase):
     assert plan(owner, *pods) == state_machine.Plan()
 
 
-def test_a_run_that_cannot_shrink_while_it_runs_starts_again():
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("to make room for run high", "with 2 workers instead of 4 to make room for run high"),
+        ("queue a takes back", "with 2 workers instead of 4, queue a takes back"),
+    ],
+)
+def test_a_run_that_cannot_shrink_while_it_runs_starts_again(reason, message):
     owner = evicted(running(4, resize="restart"), worker=2)
-    assert moved(owner, *all_pods(owner, 4)) == ("Stopping", Reason.RESIZED)
+    owner.status.eviction.reason = reason
+    move = plan(owner, *all_pods(owner, 4)).move
+    assert move is not None
+    assert (move.to, move.reason, move.message) == ("Stopping", Reason.RESIZED, message)
     build.in_phase(owner, "Stopping", Reason.RESIZED)
     assert moved(owner) == ("Queued", Reason.RESIZED)
 
@@ -99,6 +109,19 @@ def test_a_run_that_cannot_grow_while_it_runs_starts_again():
 def test_a_started_member_that_vanished_is_not_taken_for_one_that_joins():
     owner = running(3)
     assert moved(owner, *all_pods(owner, 2)) == ("Stopping", Reason.NODE_LOST)
+
+
+def test_a_run_that_succeeds_although_processes_were_killed_for_memory_says_so():
+    owner = running(2)
+    ended = [build.pod(owner, "Succeeded", index, exit_code=0) for index in range(2)]
+    move = plan(owner, *ended).move
+    assert move is not None
+    assert move.message == "ended with success"
+    ended[1].status.container_statuses[0].state.terminated.reason = "OOMKilled"
+    move = plan(owner, *ended).move
+    assert move is not None
+    assert move.reason == Reason.COMPLETED
+    assert f"{ended[1].name} were killed for exceeding the memory limit" in move.message
 
 
 def test_members_one_by_one_end_the_run_only_when_the_last_has_ended():

@@ -61,6 +61,21 @@ def test_it_says_the_same_verdict_as_decide() -> None:
     assert told(facts).verdict == decided["me"]
 
 
+def test_what_no_node_can_hold_is_impossible_although_its_queue_is_at_its_limit() -> None:
+    facts = ClusterFacts(
+        (gpu_node("n"),),
+        (Queue("q", limit={"gpu": 2000}),),
+        running=(running(job("b", gpu=2), "n", range(2)),),
+        waiting=(job("me", gpu=8), job("fits", gpu=4)),
+    )
+    found = told(facts).verdict
+    assert found is not None
+    assert (found.reason, found.possible) == (Reason.IMPOSSIBLE, 4000)
+    fits = told(facts, "fits").verdict
+    assert fits is not None
+    assert fits.reason is not Reason.IMPOSSIBLE
+
+
 def test_a_workload_that_starts_now_has_no_verdict() -> None:
     found = told(ClusterFacts((gpu_node("n"),), (Queue("q"),), waiting=(job("me"),)))
     assert found.verdict is None
@@ -127,6 +142,8 @@ def test_a_start_says_whether_it_rests_on_a_stated_end_or_on_similar_runs() -> N
     assert explain.rests_on(("run a",), "both").endswith(
         "by its stated time or as similar runs did"
     )
+    assert explain.rests_on((), "similar") == "running runs end as similar runs did"
+    assert explain.rests_on((), "") == "running runs end when expected"
 
 
 def test_a_looser_topology_fewer_members_and_a_rack_that_is_too_small() -> None:

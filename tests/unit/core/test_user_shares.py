@@ -120,6 +120,9 @@ def test_a_user_whose_claim_is_used_up_waits_while_another_waits_below() -> None
     assert told["more"].reason is Reason.WAITING_FOR_SHARE
     assert told["more"].message.startswith("user ada used more than an equal share of queue q")
     assert decision.wake_at is not None
+    huge = world(running=held, waiting=(*waiting, workload("huge", "ada", 64)), accounts=past)
+    found = {each.workload: each.reason for each in cycle.decide(huge, NOW).verdicts}
+    assert found["huge"] is Reason.IMPOSSIBLE, "no share that evens out helps it"
     elsewhere = Node("m", {"cpu": 2000})  # bob cannot use it
     both = (Node("n", {"cpu": 8000, "memory": GIB}), elsewhere)
     snapshot = build(ClusterFacts(both, (FAIR,), held, waiting, accounts=past))

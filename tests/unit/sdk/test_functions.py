@@ -167,3 +167,34 @@ def test_a_worker_ends_when_the_heartbeat_of_its_program_stops(
     worker.watch(box, lambda: ended.append(True))
     assert ended == [True]
     assert box.asked == asked
+
+
+class Aged(Beating):
+    """Heartbeats that are so old, one after the other."""
+
+    @property
+    def age(self) -> float:
+        return float(self.ages[0] if len(self.ages) == 1 else self.ages.pop(0))
+
+    def __init__(self, *ages: float) -> None:
+        super().__init__(1)
+        self.ages = list(ages)
+
+
+@pytest.mark.parametrize(
+    ("ages", "expected"), [((0.0,), True), ((60.0, 60.0, 0.0), True), ((60.0,), False)]
+)
+def test_a_worker_that_starts_after_its_program_was_killed_takes_no_call(
+    monkeypatch: pytest.MonkeyPatch, ages: tuple[float, ...], expected: bool
+) -> None:
+    """A server that was away for a minute has an old heartbeat until the program sends the next."""
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(worker, "time", types.SimpleNamespace(sleep=sleep, monotonic=lambda: now))
+    assert worker.is_expected(Aged(*ages)) is expected
+    if not expected:
+        assert worker.serve(Aged(*ages)) == 1  # it has no method to take a call

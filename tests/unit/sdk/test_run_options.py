@@ -114,6 +114,11 @@ def test_an_unknown_option_is_reported_with_the_option_that_it_resembles(
         windlass.Executor(**options)
 
 
+def test_an_executor_names_the_option_for_its_number_of_workers() -> None:
+    with pytest.raises(TypeError, match="did you mean max_workers"):
+        windlass.Executor(workers=2)
+
+
 def test_an_option_that_resembles_none_is_reported_with_all_options() -> None:
     options: Any = {"xyzzy": 1}
     with pytest.raises(TypeError, match=r"xyzzy is not an option of a run; options are .*gpus"):

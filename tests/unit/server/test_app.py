@@ -104,7 +104,6 @@ REFUSALS: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("DELETE", f"{PODS}/one?gracePeriodSeconds=-1", {}, 422, "Invalid"),
     ("DELETE", f"{PODS}/one", {"json": {"kind": "Pod"}}, 400, "BadRequest"),
     ("DELETE", f"{PODS}/one", {"json": {"propagationPolicy": "Sometimes"}}, 422, "Invalid"),
-    ("GET", "/openapi/v2", {}, 406, "NotAcceptable"),
     ("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {"json": {}}, 422,
      "Invalid"),
 ]  # fmt: skip

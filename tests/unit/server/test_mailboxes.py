@@ -6,6 +6,7 @@ import asyncio
 import base64
 import os
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,26 @@ async def test_a_mailbox_is_its_owners(served: Served) -> None:
     other_admin = await served.user("root2", "system:masters")
     for method, path in (("GET", "/results/0"), ("GET", "/events"), ("DELETE", "")):
         assert (await served.call(method, box.path + path, token=other_admin)).code == 404
+
+
+async def test_a_heartbeat_is_read_with_its_age(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    clock = types.SimpleNamespace(monotonic=lambda: now, time=time.time)
+    monkeypatch.setattr(mailboxes, "time", clock)
+    box = await box_of(served)
+
+    async def age() -> float:
+        path = f"{box.path}/worker/calls/heartbeat"
+        return float((await served.call("GET", path, token=box.token)).headers["X-Windlass-Age"])
+
+    await box.put("heartbeat", b"1")
+    assert await age() == 0
+    now = 7.0
+    assert await age() == 7
+    await box.put("heartbeat", b"2")
+    assert await age() == 0
 
 
 async def test_closing_sends_workers_home_and_leaves_nothing(

@@ -136,8 +136,8 @@ def labels(flag: str, entries: tuple[str, ...]) -> dict[str, str] | None:
 
 
 def pairs(flag: str, entries: tuple[str, ...]) -> dict[str, str] | None:
-    """`gpu=8` and `cpu=4` as a mapping; None if there are none."""
-    found = dict(_pair(flag, entry) for entry in entries)
+    """`gpu=8` and `cpu=4`, or `gpu=8,cpu=4`, as a mapping; None if there are none."""
+    found = dict(_pair(flag, part) for entry in entries for part in entry.split(","))
     amount = found.get("memory", "0")
     if amount not in ("0", "0Gi", "0Mi"):
         check_memory(f"--{flag} memory", amount)

@@ -81,7 +81,7 @@ def describe(pod: core.Pod, now: datetime.datetime) -> list[str]:
     if pod.metadata.deletion_timestamp:
         return ["It is being deleted."]
     if not members.is_active(pod):
-        return [f"It has ended: {pod.status.phase}."]
+        return [_ending(pod)]
     if pod.spec.node_name:
         age = narrative.ago(since(pod), now)
         return [f"It was placed on {pod.spec.node_name}{whose} {age} ago."]
@@ -93,6 +93,18 @@ def describe(pod: core.Pod, now: datetime.datetime) -> list[str]:
     if pod.spec.scheduling_gates:
         return [f"It waits until its scheduling gates are removed: {_gates(pod)}."]
     return ["The scheduler has not decided about it yet."]
+
+
+def _ending(pod: core.Pod) -> str:
+    """`It failed: ImageNotSupported: ...`, with what the node or the kubelet says of it."""
+    state = "It has succeeded." if phase(pod) == "Succeeded" else "It has failed."
+    why, message = pod.status.reason or "", pod.status.message or ""
+    if phase(pod) == "Failed" and not why and not message:
+        found, text, code = members.failure(pod)
+        why = str(found) if code is None else f"{found} (exit code {code})"
+        message = text.removeprefix(f"{pod.name}: ")
+    about = ": ".join(filter(None, (why, message)))
+    return f"{state[:-1]}: {about.removesuffix('.')}." if about else state
 
 
 def _gates(pod: core.Pod) -> str:

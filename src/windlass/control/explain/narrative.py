@@ -13,7 +13,7 @@ from typing import Any
 from windlass.control.convert import pod_workloads
 from windlass.control.explain import arrays, shares
 from windlass.control.explain.service import Place, Row, Waiting
-from windlass.control.model import dependencies
+from windlass.control.model import dependencies, run_view
 from windlass.control.scheduler import assignment
 from windlass.core.explain import counterfactuals, explain
 from windlass.core.explain.counterfactuals import Change
@@ -347,7 +347,8 @@ def _phase_sentence(run: Run, now: datetime.datetime) -> str:
         case "Stopping":
             return f"Stopping for {since}{note}."
         case "Succeeded":
-            return f"Succeeded {since} ago."
+            lost = status.message.partition(f"{run_view.SUCCESS}, ")[2]  # what it succeeded without
+            return f"Succeeded {since} ago{f', {lost}' if lost else ''}."
         case "Queued":
             return f"Queued {since} ago{note}."
         case _:

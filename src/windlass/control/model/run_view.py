@@ -33,6 +33,10 @@ class Node:
     """Since when it has not been ready, as its object says: an earlier leader may have seen it."""
 
 
+FOR = "to make room for"
+"""How the reason of an eviction begins that takes surplus replicas for a workload with a name."""
+SUCCESS = "ended with success"
+"""How the message of a Run begins that completed."""
 _READY = Node()
 
 

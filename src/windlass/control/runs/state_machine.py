@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from windlass.control.model import attempts, dependencies, members, retry
+from windlass.control.model import attempts, dependencies, members, retry, run_view
 from windlass.control.model.run_view import Member, Node, View, resizes_live
 from windlass.control.runs import pod_template, usage_intervals
 from windlass.core.verdicts import formatting
@@ -315,7 +315,8 @@ def _resize_by_restart(view: View) -> Move | None:
             message = f"with {formatting.count(size, role)} instead of {known}"
             eviction = view.owner.status.eviction
             if size < known and eviction is not None and role in (eviction.keep_members or ()):
-                message += f", {eviction.reason}"
+                joined = " " if eviction.reason.startswith(run_view.FOR) else ", "
+                message += f"{joined}{eviction.reason}"
             return _stop_or_end(view, Reason.RESIZED, message)
     return _outgrown(view)
 
@@ -349,7 +350,7 @@ def _outcome(view: View) -> Plan | None:
         if members.state(pod) == "failed":
             return _failed(view, member, pod)
     if _is_complete(view, present):
-        message = f"ended with success{_memory_warning(present.values())}"
+        message = f"{run_view.SUCCESS}{_memory_warning(present.values())}"
         return Plan(move=_stop_or_end(view, Reason.COMPLETED, message, 0))
     return None
 

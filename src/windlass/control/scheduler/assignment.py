@@ -96,6 +96,8 @@ def _with_name(reason: str, owner: run.Run, preemptor: run.Run | None) -> str:
         ranks = reason.partition(" (")[2]
         name = f"run {preemptor.name}" if same else "a run of another team"
         return f"preempted by {name} ({ranks}" if ranks else f"preempted by {name}"
+    if reason.startswith(evictions.SURPLUS):
+        return f"{run_view.FOR} {f'run {preemptor.name}' if same else 'a run of another team'}"
     return f"{reason}; run {preemptor.name} starts there" if same else reason
 
 

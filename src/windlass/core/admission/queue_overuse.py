@@ -46,7 +46,7 @@ def overspent(state: DecisionState, workload: Workload) -> str:
 def refuse(state: DecisionState, workload: Workload, queue: str) -> Verdict:
     """The verdict. It holds for all workloads of the equivalence class until the decision ends."""
     state.wakeups.append(state.now + CHECK_AGAIN)
-    return messages.over_share(workload, queue)
+    return messages.lasting(state, workload, messages.over_share(workload, queue))
 
 
 def _wanted_by_others(state: DecisionState, parent: str) -> Mask:

@@ -63,7 +63,7 @@ def overspent(state: DecisionState, workload: Workload) -> Verdict | None:
         usable = cluster.empty_pod_capacity(shape) > 0
         if not (usable & ~wanted).any():
             state.wakeups.append(state.now + queue_overuse.CHECK_AGAIN)
-            return messages.over_user_share(workload)
+            return messages.lasting(state, workload, messages.over_user_share(workload))
     return None
 
 

@@ -163,7 +163,8 @@ class Cycle:
         over = state.namespace_shortage(workload)
         if over is not None:
             reservations.retain(state, reservation)
-            return self._wait(workload, messages.over_space(workload, over)), ""
+            verdict = messages.lasting(state, workload, messages.over_space(workload, over))
+            return self._wait(workload, verdict), ""
         if reservation is None and (overspent := queue_overuse.overspent(state, workload)):
             verdict = queue_overuse.refuse(state, workload, overspent)
             equivalence_cache.unschedulable(state, workload, verdict)
@@ -172,7 +173,7 @@ class Cycle:
         if not isinstance(narrowed, Shortage):
             return self._with_models(narrowed, reservation)
         reservations.retain(state, reservation)
-        verdict = messages.over_quota(workload, narrowed)
+        verdict = messages.lasting(state, workload, messages.over_quota(workload, narrowed))
         if reservation is None:
             equivalence_cache.over_quota(state, workload, verdict)
         return self._wait(workload, verdict), ""
@@ -198,7 +199,8 @@ class Cycle:
     ) -> Verdict:
         """A rule of the quota tree keeps the workload waiting: it gets a reservation for when that
         has changed."""
-        state, verdict = self.state, messages.over_quota(workload, shortage)
+        state = self.state
+        verdict = messages.lasting(state, workload, messages.over_quota(workload, shortage))
         found = reservations.reserve(state, workload, reservation)
         if found is not None:
             return self._wait(workload, messages.reserved(verdict, found))
@@ -220,7 +222,8 @@ class Cycle:
             )
         if beside is not None:
             reservations.retain(state, reservation)
-            return self._wait(workload, messages.over_quota(workload, beside)), ""
+            verdict = messages.lasting(state, workload, messages.over_quota(workload, beside))
+            return self._wait(workload, verdict), ""
         failure = start.start(state, attempt)
         if failure is None or redeem.redeem(state, workload, reservation):
             return None, ""

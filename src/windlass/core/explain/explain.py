@@ -199,8 +199,9 @@ def _start(done: Cycle, lab: Lab, verdict: Verdict | None, found: tuple[Change, 
     for held in done.state.reservations:
         if held.record.workload == key:
             start = held.record.start
-            on = (ends, basis) if at is not None and at <= start else ((), "stated")
-            return Start(start, "reserved", rests_on(*on), *on)
+            if at is None or at > start:  # it rests on other runs than the nearest change
+                ends, basis = (), _basis_of(done, start)
+            return Start(start, "reserved", rests_on(ends, basis), ends, basis)
     if verdict.reason is Reason.ADMISSION_REFUSED:
         return Start(None, "unknown", "the cluster refuses its pods until a rule is changed")
     if verdict.reason is Reason.WAITING_TO_RETRY:
@@ -228,14 +229,16 @@ def end_of(snapshot: Snapshot, running: Running, now: float) -> tuple[float | No
 
 def rests_on(names: Sequence[str], basis: Basis) -> str:
     """`run a ends by its stated time`, for these names of running workloads."""
-    if not names:
-        return "running runs end by their stated times"
-    ending, their = (
-        ("ends", "its stated time") if len(names) == 1 else ("end", "their stated times")
-    )
-    listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-    how = {"similar": "as similar runs did", "both": f"by {their} or as similar runs did"}
-    return f"{listed} {ending} {how.get(basis, f'by {their}')}"
+    ending, their = "end", "their stated times"
+    if len(names) == 1:
+        ending, their = "ends", "its stated time"
+    listed = " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "running runs"
+    how = {
+        "stated": f"by {their}",
+        "similar": "as similar runs did",
+        "both": f"by {their} or as similar runs did",
+    }
+    return f"{listed} {ending} {how.get(basis, 'when expected')}"
 
 
 def _last_end(done: Cycle, names: Iterable[str]) -> tuple[float | None, Basis]:
@@ -247,6 +250,16 @@ def _last_end(done: Cycle, names: Iterable[str]) -> tuple[float | None, Basis]:
         return None, ""
     kinds = {basis for _, basis in found}
     return max(known), (found[0][1] if len(kinds) == 1 else "both")
+
+
+def _basis_of(done: Cycle, start: float) -> Basis:
+    """How the ends of the running workloads are known that end before a reserved start; of all of
+    them, if it was reserved when others ran."""
+    snapshot, now = done.state.snapshot, done.state.now
+    ends = [end_of(snapshot, running, now) for running in snapshot.running.values()]
+    known = [(at, basis) for at, basis in ends if at is not None]
+    kinds = {basis for at, basis in known if at <= start} or {basis for _, basis in known}
+    return "both" if len(kinds) > 1 else next(iter(kinds), "")
 
 
 def _certificate(verdict: Verdict | None) -> str:

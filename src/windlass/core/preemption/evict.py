@@ -22,6 +22,7 @@ from windlass.core.snapshot.running_index import EvictionUnit
 from windlass.core.verdicts import formatting, messages
 
 PREEMPTED_BY: Final = "preempted by a workload"
+SURPLUS: Final = "its surplus is needed for the minimum of a workload of queue"
 """How the reason of an eviction by a workload of the same queue begins."""
 
 
@@ -60,7 +61,7 @@ def _evict(
     right = "entitled to" if state.tree.shares_are_owed else "guaranteed"
     first = f"{PREEMPTED_BY} that is before it in queue {workload.queue}"
     reasons = {workload.queue: first}
-    surplus = f"its surplus is needed for the minimum of a workload of queue {workload.queue}"
+    surplus = f"{SURPLUS} {workload.queue}"
     rightful = np.flatnonzero(plan.gone & (pool.kind != YIELDING)).tolist()
     by_right = {pool.pieces[i].key for i in rightful}
     for piece in _victims(state, pool, plan):

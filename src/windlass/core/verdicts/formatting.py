@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping
 
 from windlass.core.model.types import Role
+from windlass.kinds.values import quantity
 
 WITHIN = {"numa": "on one NUMA node", "pcie": "under one PCIe switch"}
-_BINARY = (("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10))
 
 
 @functools.lru_cache(maxsize=256)
@@ -25,9 +25,9 @@ def moment(seconds: float) -> str:
 def amount(resource: str, value: int) -> str:
     """`1.5 cpu`, `0.25 gpu`, exact; `32Gi memory`: rounded down to tenths."""
     if resource == "memory":
-        return f"{_bytes(value)} memory"
+        return f"{quantity.shortened(value)} memory"
     if resource == "ephemeral-storage":
-        return f"{_bytes(value)} disk"
+        return f"{quantity.shortened(value)} disk"
     if resource == "members":
         return f"{value} pods"
     if resource in ("pods", "nodes") or resource.startswith("attach:"):
@@ -43,9 +43,9 @@ def count(number: int, noun: str) -> str:
 def smaller_request(resource: str, possible: int) -> str:
     """What to ask for at most, as a person would say it: `Ask for 2 CPUs or fewer`."""
     if resource == "memory":
-        return f"Ask for {_bytes(possible)} of memory or less"
+        return f"Ask for {quantity.shortened(possible)} of memory or less"
     if resource == "ephemeral-storage":
-        return f"Ask for {_bytes(possible)} of disk or less"
+        return f"Ask for {quantity.shortened(possible)} of disk or less"
     number = possible if resource == "members" else possible / 1000
     if resource == "cpu":
         return f"Ask for {_thousandths(possible)} CPU{'s' * (number != 1)} or fewer"
@@ -88,14 +88,6 @@ def overhead(role: Role, only: str = "") -> str:
 
 def _shown(needs: Mapping[str, int]) -> dict[str, int]:
     return {name: amount for name, amount in needs.items() if amount and name != "pods"}
-
-
-def _bytes(value: int) -> str:
-    for suffix, bits in _BINARY:
-        if value >= 1 << bits:
-            whole, tenth = divmod(value * 10 >> bits, 10)
-            return f"{whole}.{tenth}{suffix}" if tenth else f"{whole}{suffix}"
-    return str(value)
 
 
 def _thousandths(value: int) -> str:

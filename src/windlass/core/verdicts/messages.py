@@ -375,6 +375,13 @@ def _each(state: DecisionState, role: Role) -> str:
 # --- impossible: with the certificate -----------------------------------------------------------
 
 
+def lasting(state: DecisionState, workload: Workload, verdict: Verdict) -> Verdict:
+    """A verdict that names what will pass, such as a quota in use; what even empty nodes could not
+    hold waits for more than that, and says so."""
+    never = _impossible(state, workload)
+    return verdict if never is None or never.reason is Reason.WAITING_FOR_CAPACITY else never
+
+
 def _impossible(state: DecisionState, workload: Workload) -> Verdict | None:
     """What even empty nodes could not hold, by a bound that no arrangement can pass."""
     cluster = state.context.cluster

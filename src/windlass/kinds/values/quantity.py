@@ -84,6 +84,15 @@ def of_bytes(amount: int) -> str:
     return f"{amount >> _BINARY[best]}{best}"
 
 
+def shortened(amount: int) -> str:
+    """Bytes for a person, rounded down to tenths: 25276509184 -> `23.5Gi`."""
+    for suffix, bits in reversed(_BINARY.items()):
+        if bits and amount >= 1 << bits:
+            whole, tenth = divmod(amount * 10 >> bits, 10)
+            return f"{whole}.{tenth}{suffix}" if tenth else f"{whole}{suffix}"
+    return str(amount)
+
+
 def memory_problem(value: str | float) -> str:
     """What is wrong with an amount of memory that a person wrote, with the likely meaning; "" if
     nothing is: `is 4 bytes; did you mean 4Gi?`."""

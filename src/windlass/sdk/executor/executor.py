@@ -55,6 +55,11 @@ class Executor(concurrent.futures.Executor):
     ) -> None:
         if max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
+        if options.get("workers", 1) != 1:
+            raise TypeError(
+                "workers is not an option of an Executor, whose workers are runs of one replica "
+                "each; did you mean max_workers?"
+            )
         check(mailbox.command(options), options)
         self._own_client = client is None
         self._client = client or Client()

@@ -35,6 +35,10 @@ _POLL_SECONDS = 2.0
 _CLIENT_GONE = 9.0
 """A worker ends if the heartbeat of its program does not change for this long while the server
 answers."""
+_LAST_CHANCE = 5.0
+"""How long a worker that finds an old heartbeat at its start waits for a new one: the server may
+have been away for as long."""
+_AGE = "X-Windlass-Age"
 
 
 class Closed(Exception):
@@ -53,6 +57,8 @@ class Mailbox:
             self._tls.verify_flags &= ~ssl.VERIFY_X509_STRICT
         self._headers = {"Authorization": f"Bearer {token}"}
         self._connection: http.client.HTTPConnection | None = None
+        self.age = 0.0
+        """Seconds since the last heartbeat that was read came to the server, at least."""
 
     def fetch(self, key: str) -> bytes:
         status, _, body = self._ask("GET", f"/worker/calls/{key}", None, _GIVE_UP)
@@ -68,8 +74,11 @@ class Mailbox:
 
     def heartbeat(self) -> bytes | None:
         """The last heartbeat of the program; None if the server does not answer."""
-        status, _, body = self._ask("GET", "/worker/calls/heartbeat", None, 0.0)
-        return body if status == 200 else None
+        status, headers, body = self._ask("GET", "/worker/calls/heartbeat", None, 0.0)
+        if status != 200:
+            return None
+        self.age = float(headers.get(_AGE) or 0.0)
+        return body
 
     def copy(self) -> Mailbox:
         """The same mailbox over a connection of its own, for another thread."""
@@ -159,6 +168,17 @@ def main(box: Mailbox) -> int:
         return 0
 
 
+def is_expected(box: Mailbox) -> bool:
+    """Whether the program still sends heartbeats. A worker that started after its program was
+    killed ends before it takes a call."""
+    deadline = time.monotonic() + _LAST_CHANCE
+    while box.heartbeat() is not None and box.age > _CLIENT_GONE:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS / 4)
+    return True
+
+
 def watch(box: Mailbox, end: Callable[[], None]) -> None:
     """Calls `end` when the mailbox was deleted or the program behind it is gone."""
     seen, changed = b"", time.monotonic()
@@ -175,10 +195,14 @@ def watch(box: Mailbox, end: Callable[[], None]) -> None:
 
 
 def _end() -> None:
-    sys.stderr.write("windlass: the program that uses this worker is gone; the worker ends\n")
-    sys.stderr.flush()
+    _report_gone()
     # From a thread: the call that runs in the main thread does not return.
     os._exit(1)
+
+
+def _report_gone() -> None:
+    sys.stderr.write("windlass: the program that uses this worker is gone; the worker ends\n")
+    sys.stderr.flush()
 
 
 class _Conversation:
@@ -222,6 +246,9 @@ def ask(message: bytes) -> bytes:
 
 
 def serve(box: Mailbox) -> int:
+    if not is_expected(box):
+        _report_gone()
+        return 1
     threading.Thread(target=watch, args=(box.copy(), _end), daemon=True).start()
     # Another attempt is another worker: it must not get the call of the last one.
     run = os.environ.get("WINDLASS_RUN", f"pid-{os.getpid()}")

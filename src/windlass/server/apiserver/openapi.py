@@ -34,6 +34,30 @@ _PATCH_TYPES = (
 )
 
 
+V2, _TITLE = "/openapi/v2", "Windlass"
+_V2_PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+_V2_CONTENT_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+
+
+def version_2(accept: str | None) -> tuple[bytes, str]:
+    """The document of OpenAPI v2, which describes nothing, and its content type.
+
+    Kinds are described in v3. kubectl asks for v2 when v3 does not have a kind, and names that kind
+    only after an answer. Fields 1 and 2 of the message are `swagger` and `info`, of which 1 and 2
+    are `title` and `version`.
+    """
+    if _V2_PROTOBUF not in (accept or ""):
+        info = {"title": _TITLE, "version": VERSION}
+        return msgspec.json.encode({"swagger": "2.0", "info": info, "paths": {}}), _JSON
+    info_bytes = _protobuf_text(1, _TITLE) + _protobuf_text(2, VERSION)
+    return _protobuf_text(1, "2.0") + bytes((0x12, len(info_bytes))) + info_bytes, _V2_CONTENT_TYPE
+
+
+def _protobuf_text(field: int, text: str) -> bytes:
+    """A field with a string shorter than 128 bytes."""
+    return bytes((field << 3 | 2, len(text.encode()))) + text.encode()
+
+
 def document(path: str, platform: DescribePlatform, *, only: str = "") -> bytes:
     """The document at a path below /openapi. `only`: the one group that is served."""
     parts = path.split("/")[1:]
@@ -82,7 +106,7 @@ def _document(group: str, version: str, platform: DescribePlatform) -> bytes:
     return msgspec.json.encode(
         {
             "openapi": "3.0.0",
-            "info": {"title": "Windlass", "version": VERSION},
+            "info": {"title": _TITLE, "version": VERSION},
             "paths": paths,
             "components": {
                 "schemas": schemas,

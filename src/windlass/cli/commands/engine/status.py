@@ -15,7 +15,7 @@ from windlass.cli.engine import other_engines, platform_status
 from windlass.cli.lib import base, client_session, exit_codes
 from windlass.cli.lib import state_dir as states
 from windlass.cli.lib.output import Output
-from windlass.kinds.values import times
+from windlass.kinds.values import quantity, times
 
 _LITTLE_SPACE = 256 << 20
 _MOST_NODES = 8
@@ -141,9 +141,14 @@ def _show_nodes(out: Output, nodes: list[dict[str, Any]]) -> None:
         out.say(f"{'nodes':13}{text}")
         return
     for node in nodes:
-        amounts = ", ".join(f"{key} {value}" for key, value in node["allocatable"].items())
+        amounts = ", ".join(_amount(*each) for each in node["allocatable"].items())
         ready = "ready" if node["ready"] else "NOT ready"
         out.say(f"{'node':13}{node['name']} {ready} ({amounts})")
+
+
+def _amount(resource: str, value: str) -> str:
+    is_bytes = resource in ("memory", "ephemeral-storage")
+    return f"{resource} {quantity.shortened(quantity.whole(value)) if is_bytes else value}"
 
 
 def _work(leader: dict[str, Any]) -> str:

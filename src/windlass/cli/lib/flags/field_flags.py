@@ -89,6 +89,8 @@ _FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """A field, and the parameters of commands that may have set it."""
 _FIELD = re.compile(r"\b(?:spec|metadata)\.[A-Za-z]+(?:\[\d*\])?(?:\.[A-Za-z]+(?:\[\d*\])?)*")
+_TWICE = re.compile(r"(--[a-z-]+)( [^()]*)? \(\1\)")
+"""`--queue (--queue)`: a sentence that named the flag and, in parentheses, its field."""
 _TEMPLATE = "spec.template.spec."
 _VALUE = re.compile(r"(?:Invalid|Unsupported|Duplicate) value: ")
 _CHOICES = "supported values: "
@@ -132,7 +134,7 @@ def in_text(text: str) -> str:
         named = [each for each in _parameters(context, found[0]) if isinstance(each, click.Option)]
         return _label(named[0]) if named else found[0]
 
-    return _FIELD.sub(flag, text)
+    return _TWICE.sub(r"\1\2", _FIELD.sub(flag, text))
 
 
 def _typed(field: str, message: str) -> str:

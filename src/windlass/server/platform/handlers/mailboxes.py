@@ -11,6 +11,7 @@ workers' requests to holders of the mailbox's token.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import hashlib
 import hmac
@@ -38,6 +39,9 @@ MOST_BYTES = 256 << 20
 WAIT_SECONDS = 25.0
 """How long a request for events or calls waits for one."""
 SWEEP_EVERY = 3600.0
+HEARTBEAT = "heartbeat"
+"""The key under which a program puts its heartbeats."""
+_MOST_HEARTBEATS = 10_000
 _PIECE = 1 << 20
 
 WorkerSettings = Callable[[], Awaitable[dict[str, str]]]
@@ -57,6 +61,7 @@ class MailboxService:
         self._mailboxes = mailboxes
         self._worker_settings = worker_settings
         self._stopping = False
+        self._beats = _Heartbeats()
 
     async def check_token(self, call: PlatformCall) -> None:
         """Unauthorized unless the request has the mailbox's token. The answer is the same when
@@ -95,10 +100,13 @@ class MailboxService:
         name = await self._owned(call)
         with contextlib.suppress(MailboxClosed):  # by another request of the owner
             await self._mailboxes.delete(name)
+        self._beats.forget(name)
         return web.Response(status=204)
 
     async def put_call(self, call: PlatformCall) -> web.Response:
-        await self._owned(call)
+        name = await self._owned(call)
+        if call.parameters["key"] == HEARTBEAT:
+            self._beats.forget(name)
         return await self._put(call, "call")
 
     async def discard_call(self, call: PlatformCall) -> web.Response:
@@ -153,7 +161,11 @@ class MailboxService:
         return web.Response(body=body, headers={"X-Windlass-Call": key})
 
     async def read_call(self, call: PlatformCall) -> web.Response:
-        return await self._get(call, "call")
+        found = await self._get(call, "call")
+        if call.parameters["key"] == HEARTBEAT and isinstance(found.body, bytes):
+            age = self._beats.age(call.parameters["box"], found.body)
+            found.headers["X-Windlass-Age"] = f"{age:.1f}"
+        return found
 
     async def put_result(self, call: PlatformCall) -> web.Response:
         return await self._put(call, "result")
@@ -201,6 +213,27 @@ class MailboxService:
         if body is None:
             raise errors.NotFound(f"there is no {kind} yet")
         return web.Response(body=body, content_type="application/octet-stream")
+
+
+class _Heartbeats:
+    """Since when the heartbeats of mailboxes are the same, as far as this server has seen: another
+    one may have received a later one, until a worker reads it here. Bounded; what is not known
+    counts as new."""
+
+    def __init__(self) -> None:
+        self._seen: collections.OrderedDict[str, tuple[bytes, float]] = collections.OrderedDict()
+
+    def age(self, box: str, content: bytes) -> float:
+        known, now = self._seen.get(box), time.monotonic()
+        if known is None or known[0] != content:
+            known = self._seen[box] = (content, now)
+        self._seen.move_to_end(box)
+        if len(self._seen) > _MOST_HEARTBEATS:
+            self._seen.popitem(last=False)
+        return now - known[1]
+
+    def forget(self, box: str) -> None:
+        self._seen.pop(box, None)
 
 
 async def _bounded(request: web.BaseRequest) -> AsyncIterator[bytes]:
