@@ -14,7 +14,8 @@ import tokenize
 from collections.abc import Iterator
 
 AVOIDED = re.compile(
-    r"\b(whoever|whom|somebody|nobody|hand(s|ed|ing)? (it |them )?in|told|promis\w+|(?<!make )room|foreign)\b"
+    r"\b(whoever|whom|somebody|nobody|hand(s|ed|ing)? (it |them )?in|told|promis\w+"
+    r"|(?<!make )room|foreign)\b"
     r"|(?<!-)(?<!<)(?<!without a )(?<!write a )(?<!legend and )\bunits?\b"
     r"|(?<!callers )(?<!user )(?<!users )(?<!person )\bwho\b",
     re.IGNORECASE,

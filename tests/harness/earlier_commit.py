@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.harness.processes import Process
 
-COMMIT = "7c3ebe4"
+COMMIT = "162cdee"
 """Replace it by that of a release when there is one."""
 _REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
+
 from windlass.control.scheduler import event_summaries
 from windlass.kinds.types import core, meta
+from windlass.kinds.values import times
 
 
 def pod(number: int, owner: str = "") -> core.Pod:
@@ -44,3 +47,16 @@ async def test_however_many_owners_there_are_few_events_are_written_at_once(stor
     assert len(await told(store)) == event_summaries.MOST
     await placed.publish()
     assert len(await told(store)) == event_summaries.MOST + 7
+
+
+async def test_the_event_has_the_time_of_the_first_placement(store, monkeypatch):
+    """The message of a node that refuses the pod a moment later stands after it."""
+    moment = times.parse("2026-01-01T10:00:00Z")
+    monkeypatch.setattr(times, "now", lambda: moment)
+    placed = event_summaries.Summaries(store)
+    placed.note(pod(1), "n1")
+    moment += datetime.timedelta(seconds=event_summaries.SETTLE)
+    placed.note(pod(2), "n1")
+    await placed.publish()
+    (event,) = (await store.list(core.Event, "team")).items
+    assert event.last_timestamp == event.first_timestamp == "2026-01-01T10:00:00Z"

@@ -34,11 +34,11 @@ async def record(
 
 async def record_for(
     store: interface.Store, about: core.ObjectReference,
-    kind: str, reason: str, message: str, component: str,
+    kind: str, reason: str, message: str, component: str, *, at: str = "",
 ) -> None:  # fmt: skip
-    """As `record`, about an object of any kind."""
+    """As `record`, about an object of any kind. `at`: when it happened, if not now."""
     identity = f"{about.uid}/{kind}/{reason}/{message}/{component}".encode()
-    now = times.seconds(times.now())
+    moment = at or times.seconds(times.now())
     event = core.Event(
         metadata=meta.ObjectMeta(
             name=f"{about.name[:200]}.{hashlib.sha256(identity).hexdigest()[:16]}",
@@ -50,8 +50,8 @@ async def record_for(
         message=message,
         source=core.EventSource(component=component),
         count=1,
-        first_timestamp=now,
-        last_timestamp=now,
+        first_timestamp=moment,
+        last_timestamp=moment,
         reporting_component=component,
     )
     try:

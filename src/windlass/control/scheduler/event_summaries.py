@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from windlass.control.runtime import event_recorder, leader_election
 from windlass.kinds.types import core
+from windlass.kinds.values import times
 from windlass.store import interface
 
 NAME = "windlass-scheduler"
@@ -27,6 +28,8 @@ NODES = 3
 @dataclasses.dataclass(slots=True)
 class _Group:
     about: core.ObjectReference
+    at: str
+    """When the first of them was placed: other events about it may be written before this one."""
     pods: int = 0
     nodes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
@@ -54,7 +57,7 @@ class Summaries:
                 about = core.ObjectReference(
                     owner.api_version, owner.kind, pod.namespace, owner.name, owner.uid
                 )
-            group = self._groups[key] = _Group(about)
+            group = self._groups[key] = _Group(about, times.seconds(times.now()))
         group.pods += 1
         group.nodes[node] += 1
         self._some.set()
@@ -80,6 +83,7 @@ class Summaries:
                 "Scheduled",
                 _message(key, group),
                 NAME,
+                at=group.at,
             )
         if not self._groups:
             self._some.clear()
