@@ -88,8 +88,9 @@ frameworks: setup ## torch, MPI, JAX, Ray, Spark, Flink ... for real, in a cache
 	$(call run_tests,frameworks,-m frameworks tests/frameworks)
 
 .PHONY: soak
-soak: setup ## the long campaigns at full count: faults, fuzzing, load
+soak: setup ## the long campaigns at full count: faults, fuzzing, load; older versions of Kubernetes
 	@WINDLASS_SOAK=1 $(BIN)/pytest -m soak tests
+	@$(BIN)/python -m tests.harness.versions
 
 .PHONY: lock
 lock: setup ## refresh the pinned versions of the development environment and of releases

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.objects import ok
 from tests.harness import waiting
 from tests.harness.control_plane import ControlPlane
 from tests.harness.earlier_commit import Earlier
@@ -77,4 +76,6 @@ def submit(place: Installation, name: str) -> None:
         "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": name},
         "spec": {"roles": [role]},
     }  # fmt: skip
-    ok(place.rest.post(f"{API}/namespaces/red/runs", body), 201)
+    path = f"{API}/namespaces/red/runs"
+    # The API server serves a new kind a moment after it was installed.
+    waiting.until(lambda: place.rest.post(path, body).status in (201, 409), f"{name} exists")
