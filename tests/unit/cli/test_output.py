@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -127,6 +128,7 @@ _GI = 2.0**30
 _RUNS = [
     {
         "name": "a-run-with-a-long-name",
+        "namespace": "vision",
         "phase": "Running",
         "members": 2,
         "resources": {
@@ -167,3 +169,43 @@ def test_top_keeps_the_amounts_of_nodes_on_a_narrow_terminal(width: int) -> None
     assert lines[1].endswith("101 used of 128 (96.5 allocated)")
     assert lines[2].endswith("512Gi used of 1.97Ti (1Ti allocated)")
     assert ("█" in lines[1]) == (width >= 60)
+
+
+def many_nodes() -> list[dict[str, Any]]:
+    """2,000 nodes; n7 is the busiest, n9 is not ready and measures nothing."""
+    found = []
+    for number in range(2000):
+        cpu = {"total": 64.0, "given": 60.0 if number == 7 else 1.0, "used": 0.5}
+        if number == 9:
+            del cpu["used"]
+        resources = {"cpu": cpu, "nvidia.com/gpu": {"total": 8.0, "given": 4.0}}
+        found.append({"name": f"n{number}", "ready": number != 9, "resources": resources})
+    return found
+
+
+def test_top_of_many_nodes_has_the_sums_and_a_page_of_the_busiest() -> None:
+    with terminal(80):
+        lines = top.node_lines(Output(), many_nodes(), 20, 1)
+    assert len(lines) == 21 * 3 + 1
+    assert lines[0] == "2000 nodes, 1 NOT ready"
+    assert lines[1].endswith("2059 allocated of 128000"), "one node does not measure"
+    assert lines[2].endswith("8000 allocated of 16000")
+    assert [lines[3], lines[6]] == ["n9  NOT ready", "n7"]
+    assert lines[-1] == "Nodes 1 to 20 of 2000, the busiest first; next: --page 2."
+
+
+def test_top_has_pages() -> None:
+    with terminal(80):
+        last = top.node_lines(Output(), many_nodes(), 600, 4)
+        beyond = top.node_lines(Output(), many_nodes(), 600, 5)
+        runs = top.run_lines(Output(), _RUNS * 15, 10, 2)
+    assert last[-1] == "Nodes 1801 to 2000 of 2000, the busiest first."
+    assert beyond[-1] == "There are 2000 nodes, 4 pages of 600."
+    assert len(runs) == 1 + min(10, 15 * len(_RUNS) - 10) + 1
+    assert runs[-1].startswith("Runs 11 to ")
+
+
+def test_top_of_all_namespaces_names_them() -> None:
+    with terminal(120):
+        lines = top.run_lines(Output(), _RUNS, everywhere=True)
+    assert lines[0].startswith("NAMESPACE  NAME")

@@ -1,4 +1,4 @@
-"""`windlass top`: allocation and usage of nodes and runs, as bars."""
+"""`windlass top`: allocation and usage of nodes and runs, as bars; of many, the sums and a page."""
 
 from __future__ import annotations
 
@@ -16,13 +16,30 @@ from windlass.store import errors
 
 _PLATFORM = "/apis/platform.windlass.dev/v1alpha1"
 _MAIN = ("cpu", "memory")
+_ACTIVE = "status.phase!=Succeeded,status.phase!=Failed"
 _LEAST_BAR, _RUN_BAR = 6, 10
 """Characters of the shortest bar of a node, and of the bars of runs."""
 
 
-@base.command(examples=("windlass top nodes", "windlass top runs -A", "windlass top nodes -w"))
+@base.command(
+    examples=(
+        "windlass top nodes",
+        "windlass top nodes --limit 100 --page 2",
+        "windlass top runs -A",
+        "windlass top nodes -w",
+    )
+)
 @click.argument("what", type=click.Choice(("nodes", "runs")), default="nodes")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Runs of all namespaces.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=20,
+    show_default=True,
+    help="Show N nodes or runs; --json has all of them.",
+    metavar="N",
+)
+@click.option("--page", type=click.IntRange(1), default=1, help="The K-th N of them.", metavar="K")
 @click.option("-w", "--watch", is_flag=True, help="Refresh in place until Ctrl-C.")
 @click.option(
     "--interval",
@@ -35,21 +52,23 @@ def top(
     out: Output,
     what: str,
     all_namespaces: bool,
+    limit: int,
+    page: int,
     watch: bool,
     interval: float,
     target: base.Target,
 ) -> None:
-    """Show allocated and used resources, by node or by run."""
+    """Show allocated and used resources, by node or by run: the sums, then the busiest ones."""
 
     async def work(session: client_session.Session) -> None:
         screen = live.Screen(out)
         while True:
             if what == "nodes":
                 data = await nodes(session)
-                lines = node_lines(out, data)
+                lines = node_lines(out, data, limit, page)
             else:
                 data = await runs(session, "" if all_namespaces else session.namespace)
-                lines = run_lines(out, data)
+                lines = run_lines(out, data, limit, page, everywhere=all_namespaces)
             if not watch:
                 out.result(data, names=[each["name"] for each in data])
                 for line in lines:
@@ -64,11 +83,13 @@ def top(
 
 async def nodes(session: client_session.Session) -> list[dict[str, Any]]:
     """Each node: its capacity, what is allocated, and what is used where the server measures it."""
-    listed = (await session.store.list(core.Node)).items
-    given = await _given_by_node(session)
-    usage = await _usage(session, f"{_PLATFORM}/nodemetrics")
+    listed, given, usage = await asyncio.gather(
+        session.store.list(core.Node),
+        _given_by_node(session),
+        _usage(session, f"{_PLATFORM}/nodemetrics"),
+    )
     found = []
-    for node in listed:
+    for node in listed.items:
         amounts = node.status.allocatable or node.status.capacity or {}
         resources = {}
         for name, amount in amounts.items():
@@ -86,17 +107,21 @@ async def nodes(session: client_session.Session) -> list[dict[str, Any]]:
 
 async def runs(session: client_session.Session, namespace: str) -> list[dict[str, Any]]:
     """Each run that has pods on nodes: its requests, and what it uses."""
-    listed = (await session.store.list(run_kind.Run, namespace)).items
-    pods = (await session.store.list(core.Pod, namespace)).items
     place = f"/namespaces/{namespace}" if namespace else ""
-    usage = await _usage(session, f"{_PLATFORM}{place}/podmetrics")
+    listed, pods, usage = await asyncio.gather(
+        session.store.list(run_kind.Run, namespace),
+        session.store.list(
+            core.Pod, namespace, label_selector=run_kind.LABEL_RUN, field_selector=_ACTIVE
+        ),
+        _usage(session, f"{_PLATFORM}{place}/podmetrics"),
+    )
     by_run: dict[tuple[str, str], list[core.Pod]] = {}
-    for pod in pods:
+    for pod in pods.items:
         name = (pod.metadata.labels or {}).get(run_kind.LABEL_RUN)
         if name and pod.status.phase in ("Pending", "Running"):
             by_run.setdefault((pod.namespace, name), []).append(pod)
     found = []
-    for each in listed:
+    for each in listed.items:
         mine = by_run.get((each.namespace, each.name), [])
         if each.finished or not mine:
             continue
@@ -117,7 +142,56 @@ async def runs(session: client_session.Session, namespace: str) -> list[dict[str
     return found
 
 
-def node_lines(out: Output, data: list[dict[str, Any]]) -> list[str]:
+def node_lines(
+    out: Output, data: list[dict[str, Any]], limit: int = 20, page: int = 1
+) -> list[str]:
+    """Of more nodes than fit on the page: first the sums, then the busiest ones."""
+    if len(data) <= limit and page == 1:
+        return _bars(out, data) or ["No nodes."]
+    absent = sum(not node["ready"] for node in data)
+    name = f"{len(data)} nodes" + (f", {absent} NOT ready" if absent else "")
+    total = {"name": name, "ready": True, "resources": _sums(data)}
+    shown = _page(sorted(data, key=_busiest_first), limit, page)
+    return [*_bars(out, [total, *shown]), *_rest("nodes", len(data), limit, page)]
+
+
+def _sums(data: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Of all nodes; what is used only if each node with the resource measures it."""
+    found: dict[str, dict[str, float]] = {}
+    for node in data:
+        for name, amount in node["resources"].items():
+            known = found.setdefault(name, {"total": 0.0, "given": 0.0, "used": 0.0, "unknown": 0})
+            _add(known, {"used": 0.0, **amount, "unknown": "used" not in amount})
+    for amount in found.values():
+        if amount.pop("unknown"):
+            del amount["used"]
+    return found
+
+
+def _busiest_first(node: dict[str, Any]) -> tuple[bool, float, str]:
+    """Nodes that are not ready come first."""
+    parts = [
+        max(amount["given"], amount.get("used", 0.0)) / amount["total"]
+        for amount in node["resources"].values()
+    ]
+    return node["ready"], -max(parts, default=0.0), node["name"]
+
+
+def _page(data: list[dict[str, Any]], limit: int, page: int) -> list[dict[str, Any]]:
+    return data[(page - 1) * limit : page * limit]
+
+
+def _rest(what: str, number: int, limit: int, page: int) -> list[str]:
+    """Which part of the whole the page is, and how to see the next one."""
+    first, last = (page - 1) * limit + 1, min(page * limit, number)
+    pages = -(-number // limit)
+    if page > pages:
+        return [f"There are {number} {what}, {pages} pages of {limit}."]
+    more = f"; next: --page {page + 1}" if last < number else ""
+    return [f"{what.capitalize()} {first} to {last} of {number}, the busiest first{more}."]
+
+
+def _bars(out: Output, data: list[dict[str, Any]]) -> list[str]:
     """Bars fill what the amounts leave of the terminal; where that is little, there are none."""
     every = [item for node in data for item in _ordered(node["resources"])]
     label = max((len(_short(name)) for name, _ in every), default=0)
@@ -130,7 +204,7 @@ def node_lines(out: Output, data: list[dict[str, Any]]) -> list[str]:
             part = amount.get("used", amount["given"]) / amount["total"]
             bar = f"{live.bar(out, part, width)} " if width >= _LEAST_BAR else ""
             lines.append(f"  {_short(name):{label}} {bar}{_node_amounts(name, amount)}")
-    return lines or ["No nodes."]
+    return lines
 
 
 def _node_amounts(name: str, amount: dict[str, float]) -> str:
@@ -141,18 +215,39 @@ def _node_amounts(name: str, amount: dict[str, float]) -> str:
     return f"{_amount(name, amount['used'])} used of {total} ({given} allocated)"
 
 
-def run_lines(out: Output, data: list[dict[str, Any]]) -> list[str]:
+def run_lines(
+    out: Output,
+    data: list[dict[str, Any]],
+    limit: int = 20,
+    page: int = 1,
+    *,
+    everywhere: bool = False,
+) -> list[str]:
     if not data:
         return ["No runs are running."]
-    header = ["NAME", "PHASE", "REPLICAS", "CPU", "MEMORY", "DEVICES"]
-    rows = [_run_row(out, each, _RUN_BAR) for each in data]
+    shown = _page(sorted(data, key=_largest_first), limit, page)
+    more = _rest("runs", len(data), limit, page) if len(shown) < len(data) else []
+    if not shown:
+        return more
+    header = ["NAMESPACE"] if everywhere else []
+    header += ["NAME", "PHASE", "REPLICAS", "CPU", "MEMORY", "DEVICES"]
+    rows = [_run_row(out, each, _RUN_BAR, everywhere) for each in shown]
     if max(map(len, out.table_lines(header, rows, whole=True))) > terminal_width():
-        rows = [_run_row(out, each, 0) for each in data]
-    return list(out.table_lines(header, rows, numbers=("CPU", "MEMORY")))
+        rows = [_run_row(out, each, 0, everywhere) for each in shown]
+    return [*out.table_lines(header, rows, numbers=("CPU", "MEMORY")), *more]
 
 
-def _run_row(out: Output, each: dict[str, Any], width: int) -> list[str]:
-    cells = [each["name"], each["phase"], str(each["members"])]
+def _largest_first(each: dict[str, Any]) -> tuple[float, float, str, str]:
+    """By devices, then by processors, used or requested."""
+    devices = sum(a["given"] for name, a in each["resources"].items() if "/" in name)
+    cpu = each["resources"].get("cpu", {"given": 0.0})
+    busy = max(cpu["given"], cpu.get("used", 0.0))
+    return -devices, -busy, each["namespace"], each["name"]
+
+
+def _run_row(out: Output, each: dict[str, Any], width: int, everywhere: bool) -> list[str]:
+    cells = [each["namespace"]] if everywhere else []
+    cells += [each["name"], each["phase"], str(each["members"])]
     for name in _MAIN:
         amount = each["resources"].get(name, {"given": 0.0})
         used = _amount(name, amount["used"]) if "used" in amount else "?"
@@ -171,7 +266,7 @@ async def _given_by_node(session: client_session.Session) -> dict[str, dict[str,
     """Requests of the pods on each node; empty if the user may not list the pods of others."""
     found: dict[str, dict[str, float]] = {}
     try:
-        pods = (await session.store.list(core.Pod)).items
+        pods = (await session.store.list(core.Pod, field_selector=_ACTIVE)).items
     except errors.Forbidden:
         return found
     for pod in pods:
@@ -224,4 +319,4 @@ def _amount(name: str, amount: float) -> str:
             if amount >= size:
                 return f"{amount / size:.3g}{unit}"
         return f"{amount:.0f}"
-    return f"{amount:.3g}"
+    return f"{amount:.0f}" if amount >= 1000 else f"{amount:.3g}"
