@@ -15,6 +15,8 @@ from tests.harness.embedded import EmbeddedServer
 from tests.unit.cli.invoking import Result
 from tests.unit.cli.invoking import invoke as invoke_anywhere
 from windlass.cli.lib import exit_codes
+from windlass.ledger import service
+from windlass.ledger.db import repository
 
 QUEUE = "{apiVersion: windlass.dev/v1alpha1, kind: Queue, metadata: {name: NAME}, spec: {SPEC}}"
 RUN = """\
@@ -243,8 +245,10 @@ def test_backup_of_a_live_store_and_restore_only_when_it_is_down(
     state, file = tmp_path / "state", tmp_path / "copy.backup"
     with EmbeddedServer.start(state) as own:
         invoke(own, "apply", "-f", "-", stdin=queue("kept", "weight: 2"))
+        repository.LedgerRepository.open(f"sqlite:///{state / service.FILE}").close()
         made = invoke(own, "backup", file, "--json")
         assert made.json["objects"] >= 1
+        assert made.json["ledger"] == f"{file}.ledger"
         assert invoke(own, "backup", file).code == exit_codes.CONFLICT
         invoke(own, "delete", "queue", "kept")
         invoke(own, "apply", "-f", "-", stdin=queue("later", "weight: 2"))
@@ -253,6 +257,7 @@ def test_backup_of_a_live_store_and_restore_only_when_it_is_down(
         restored = invoke(own, "restore", file, "--json")
         assert restored.code == exit_codes.OK, restored.err
         assert Path(restored.json["kept"]).exists()
+        assert Path(restored.json["keptLedger"]).exists()
         own.launch()
         assert invoke(own, "get", "queue", "kept").code == exit_codes.OK
         assert invoke(own, "get", "queue", "later").code == exit_codes.NOT_FOUND

@@ -34,6 +34,10 @@ class StateFolder:
         return self.path / "store.db"
 
     @property
+    def ledger(self) -> Path:
+        return self.path / "ledger.sqlite"
+
+    @property
     def logs(self) -> Path:
         return self.path / "logs"
 

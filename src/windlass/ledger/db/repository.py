@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from windlass.kinds.types import pricelist
 from windlass.kinds.values import times
-from windlass.ledger.db import bulk, schema
+from windlass.ledger.db import bulk, copies, schema
 from windlass.ledger.model import DAY, Device, Gap, Hold, Member, Party, Presence
 from windlass.ledger.pricing import cost_allocation, price_list
 from windlass.ledger.pricing.price_list import Prices
@@ -474,7 +474,13 @@ def _engine(url: str) -> sa.Engine:
 
 def _upgrade(connection: sa.Connection) -> None:
     """Runs missing migrations, all or none; Alembic is loaded only if there are any. A process that
-    opens the database at the same time waits, and finds them done."""
+    opens the database at the same time waits, and finds them done. An earlier SQLite ledger is
+    copied before."""
+    file = connection.engine.url.database
+    if connection.dialect.name == "sqlite" and file and Path(file).exists():
+        earlier = copies.version(Path(file))
+        if earlier not in ("", schema.VERSION):
+            copies.before_upgrade(Path(file), earlier)
     alone = "SELECT pg_advisory_xact_lock(7239041)"
     connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.dialect.name == "sqlite" else alone)
     if sa.inspect(connection).has_table("alembic_version"):

@@ -1,11 +1,14 @@
-"""`windlass backup` and `windlass restore`: the embedded store as one file.
+"""`windlass backup` and `windlass restore`: the store and the ledger of an embedded engine.
 
-The copying itself is `windlass.store.embedded.backup`; it works on the live file.
+The copying itself is `windlass.store.embedded.backup` and `windlass.ledger.db.copies`; they work on
+the live files.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,7 @@ _KEY = click.Path(dir_okay=False, path_type=Path)
 @click.option("--key", type=_KEY, metavar="KEYFILE", help="Encrypt FILE with this key file.")
 @base.state_option
 def backup(out: Output, file: Path, overwrite: bool, key: Path | None, state: str) -> None:
-    """Copy the store to FILE, while the engine is running or stopped.
+    """Copy the store to FILE and the ledger to FILE.ledger, while the engine is running or stopped.
 
     The copy is consistent and contains every write that was acknowledged before it. It has the
     Secrets of all teams, so only you may read it. Make a key with: (umask 077; head -c 32
@@ -50,23 +53,33 @@ def backup(out: Output, file: Path, overwrite: bool, key: Path | None, state: st
             "Create it first.",
             exit_codes.NOT_FOUND,
         )
-    storage = _storage()
+    storage, ledgers = _storage(), _ledgers()
+    usage = None
     try:
         with out.progress(f"Copying {folder.database}"):
-            info = storage.backup(folder.database, file, _secret(storage, key))
+            secret = _secret(storage, key)
+            info = storage.backup(folder.database, file, secret)
+            if folder.ledger.exists() and ledgers.version(folder.ledger):
+                # After the store: usage that the store has is recorded once all the same.
+                usage = folder.ledger
+                _copy_ledger(storage, usage, _ledger_of(file), secret)
     except storage.backup_encryption.KeyRefused as problem:
         raise _key_refused(problem) from None
-    except (storage.NotAStore, OSError) as problem:
+    except (storage.NotAStore, ledgers.NotALedger, OSError) as problem:
+        file.unlink(missing_ok=True)
         raise exit_codes.CliError(
             f"The backup failed: {problem}.", "Nothing was written."
         ) from None
     out.say(f"{file}: {info.objects} objects, {info.bytes / 1e6:.1f} MB")
+    if usage:
+        out.say(f"{_ledger_of(file)}: usage, {_ledger_of(file).stat().st_size / 1e6:.1f} MB")
     with_key = f" --key {key}" if key else ""
     out.hint(f"Restore it: windlass restore {file}{with_key}")
     data = {
         "file": str(file.absolute()),
         "bytes": info.bytes,
         "encrypted": key is not None,
+        "ledger": str(_ledger_of(file).absolute()) if usage else None,
         "objects": info.objects,
         "resourceVersion": str(info.resource_version),
     }
@@ -78,9 +91,10 @@ def backup(out: Output, file: Path, overwrite: bool, key: Path | None, state: st
 @click.option("--key", type=_KEY, metavar="KEYFILE", help="The key file of an encrypted backup.")
 @base.state_option
 def restore(out: Output, file: Path, key: Path | None, state: str) -> None:
-    """Replace the store by a backup. Refused while the engine is running.
+    """Replace the store by a backup, and the ledger by FILE.ledger if there is one. Refused while
+    the engine is running.
 
-    The previous store is kept in backups/ of the state folder.
+    The previous store and ledger are kept in backups/ of the state folder.
     """
     folder = states.folder(state)
     if not file.exists():
@@ -95,12 +109,21 @@ def restore(out: Output, file: Path, key: Path | None, state: str) -> None:
             "Stop it first: windlass down",
             exit_codes.ALREADY_RUNNING,
         )
-    storage = _storage()
+    storage, ledgers = _storage(), _ledgers()
+    usage = _ledger_of(file) if _ledger_of(file).exists() else None
+    kept_usage = None
     try:
-        info, kept = storage.restore(file, folder.database, _secret(storage, key))
+        secret = _secret(storage, key)
+        with contextlib.ExitStack() as stack:
+            if usage:
+                plain = stack.enter_context(storage.opened(usage, folder.ledger, secret))
+                ledgers.version(plain)
+            info, kept = storage.restore(file, folder.database, secret)
+            if usage:
+                kept_usage = ledgers.restore(plain, folder.ledger)
     except storage.backup_encryption.KeyRefused as problem:
         raise _key_refused(problem) from None
-    except storage.NotAStore as problem:
+    except (storage.NotAStore, ledgers.NotALedger) as problem:
         raise exit_codes.CliError(
             f"{file} cannot be restored: {problem}.",
             "The store is unchanged. Choose a file that `windlass backup` wrote.",
@@ -109,15 +132,40 @@ def restore(out: Output, file: Path, key: Path | None, state: str) -> None:
     finally:
         lock.close()
     out.say(f"Restored {info.objects} objects from {file}.")
+    if usage:
+        out.say(f"Restored the usage from {usage}.")
     if kept:
         out.say(f"The previous store is kept as {kept}.")
+    if kept_usage:
+        out.say(f"The previous ledger is kept as {kept_usage}.")
     out.hint("Start the engine: windlass up")
     data = {
         "restored": str(file.absolute()),
         "objects": info.objects,
         "kept": str(kept) if kept else None,
+        "ledger": str(usage.absolute()) if usage else None,
+        "keptLedger": str(kept_usage) if kept_usage else None,
     }
     out.result(data, names=[str(folder.database)])
+
+
+def _copy_ledger(storage: Any, ledger: Path, target: Path, secret: bytes | None) -> None:
+    if secret is None:
+        _ledgers().copy(ledger, target)
+        return
+    plain = ledger.with_name(f".ledger-backup-{os.getpid()}")
+    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    try:
+        _ledgers().copy(ledger, plain)
+        partial.touch(mode=0o600)
+        with partial.open("wb") as opened:
+            storage.backup_encryption.encrypt(plain, opened, secret)
+            opened.flush()
+            os.fsync(opened.fileno())
+        partial.replace(target)
+    finally:
+        plain.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def _secret(storage: Any, key: Path | None) -> bytes | None:
@@ -129,6 +177,14 @@ def _key_refused(problem: Exception) -> exit_codes.CliError:
     return exit_codes.CliError(
         exit_codes.sentence(message), exit_codes.sentence(remedy), exit_codes.INVALID
     )
+
+
+def _ledger_of(file: Path) -> Path:
+    return file.with_name(f"{file.name}.ledger")
+
+
+def _ledgers() -> Any:
+    return importlib.import_module("windlass.ledger.db.copies")
 
 
 def _storage() -> Any:

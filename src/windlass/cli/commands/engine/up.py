@@ -7,6 +7,8 @@ until a node is ready, prints the next steps, and either exits or stays until Ct
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import importlib
 import json
 import os
 import shutil
@@ -17,7 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -47,6 +49,7 @@ _REQUIRED_BYTES = 32 << 20
         "windlass up                       # until Ctrl-C",
         "windlass up --detach",
         "windlass up -d --state /data/windlass --listen 127.0.0.1:7443",
+        "windlass up --dry-run             # would an upgrade of the data succeed?",
         "windlass up --fake-nodes 16 --gpus 8 --racks 4   # try gangs and quotas on a laptop",
     )
 )
@@ -91,6 +94,11 @@ _REQUIRED_BYTES = 32 << 20
     default=False,
     help="Add the context `windlass` to the file of kubectl. [default: no]",
 )
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Migrate copies of the store and the ledger to this version; start and change nothing.",
+)
 @base.state_option
 def up(
     out: Output,
@@ -104,6 +112,7 @@ def up(
     racks: int,
     timeout: float,
     write_context: bool,
+    dry_run: bool,
     state: str,
 ) -> int:
     """Start the engine on this machine: API server, scheduler and node agent.
@@ -111,6 +120,8 @@ def up(
     Jobs keep running when the engine stops or restarts; it finds them again.
     """
     folder = states.folder(state)
+    if dry_run:
+        return _try_migrations(out, folder)
     extra = ["--isolation", isolation]
     extra += [word for each in host_mounts for word in ("--host-mounts", each)]
     extra += _job_limits(job_limits)
@@ -146,6 +157,27 @@ def up(
             out.hint("stopped")
             return exit_codes.INTERRUPTED
         raise
+
+
+def _try_migrations(out: Output, folder: states.StateFolder) -> int:
+    """What an upgrade to this version does with the data of an engine, tried on copies of it."""
+    if not folder.database.exists():
+        out.say(f"There is no store in {folder.path}: nothing to migrate.")
+        out.result([], names=[])
+        return exit_codes.OK
+    module: Any = importlib.import_module("windlass.server.migration_check")
+    with out.progress("Migrating copies of the store and the ledger"):
+        outcomes = module.check(folder.path)
+    for each in outcomes:
+        change = f"version {each.before} -> {each.after}, the copy was migrated"
+        if each.before == each.after:
+            change = f"version {each.before}, nothing to migrate"
+        out.say(f"{each.name:8}{each.problem or change}")
+    failed = any(each.problem for each in outcomes)
+    if not failed:
+        out.hint("Nothing was started or changed. Save the data first: windlass backup FILE")
+    out.result([dataclasses.asdict(each) for each in outcomes], names=[])
+    return exit_codes.FAILED if failed else exit_codes.OK
 
 
 def _wait_for_orphan(folder: states.StateFolder) -> None:
