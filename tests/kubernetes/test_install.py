@@ -261,6 +261,12 @@ def test_an_upgrade_removes_what_no_version_needs_any_more_and_rotates(
     mine = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "of-somebody"}}
     for body in (old, mine):
         assert plane.rest.post(f"{SYSTEM}/configmaps", body).status == 201
+    foreseen = cli.json("upgrade", "--dry-run", "--image", "registry.example/windlass:next")
+    assert foreseen["remove"] == ["ConfigMap/of-yesterday"]
+    assert foreseen["create"] == []
+    assert f"Deployment/{names.SCHEDULER}" in foreseen["change"]
+    assert cli.json("upgrade", "--dry-run")["change"] == []
+    assert plane.rest.get(f"{SYSTEM}/configmaps/of-yesterday").status == 200, "nothing was done"
     cli.json("upgrade", "--no-wait", "--rotate-authority")
     assert plane.rest.get(f"{SYSTEM}/configmaps/of-yesterday").status == 404
     assert plane.rest.get(f"{SYSTEM}/configmaps/of-somebody").status == 200

@@ -106,7 +106,11 @@ def install(
 
 
 @base.command(
-    examples=("windlass upgrade", "windlass upgrade --image registry.example/windlass:0.2.0"),
+    examples=(
+        "windlass upgrade --dry-run",
+        "windlass upgrade",
+        "windlass upgrade --image registry.example/windlass:0.2.0",
+    ),
 )
 @choices
 @_waiting
@@ -116,6 +120,9 @@ def install(
 @click.option(
     "--rollback", is_flag=True, help="Return to the options before the latest change, alone."
 )
+@click.option(
+    "--dry-run", is_flag=True, help="Check, and name the objects that would change; change nothing."
+)
 @base.target_options
 def upgrade(
     out: Output,
@@ -124,6 +131,7 @@ def upgrade(
     timeout: str,
     rotate_authority: bool,
     rollback: bool,
+    dry_run: bool,
     **given: str,
 ) -> int:
     """Upgrade an installation to this version: options stay, expiring certificates are renewed,
@@ -146,6 +154,8 @@ def upgrade(
                 exit_codes.NOT_FOUND,
             )
         plan = _Plan(given, rotate=rotate_authority, prune=True, rollback=rollback)
+        if dry_run:
+            return await _show_changes(out, session, plan)
         return await _install(out, session, limit, plan)
 
     return _step_by_step(target, work)
@@ -231,6 +241,37 @@ async def _install(out: Output, session: client_session.Session, limit: float, p
         out.say("All components are ready.")
     out.hint("Try it: windlass run -- echo hello")
     out.result({"image": options.image, "parts": reports}, names=[part.name for part in parts])
+    return exit_codes.OK
+
+
+async def _show_changes(out: Output, session: client_session.Session, plan: _Plan) -> int:
+    """What an upgrade would do: the API server judges each object, and stores none."""
+    modules, store = install_modules(), session.store
+    await _check_version(session)
+    before = await modules.apply.known_options(store) or {}
+    options = _returned(before) if plan.rollback else options_of(before, plan.given, upgrade=True)
+    await _check_first(out, session, before, options)
+    service = options.server_names(modules.names.SERVER, modules.names.SYSTEM)
+    known = await modules.apply.known_certificates(store)
+    made = modules.certificates.ensure(known, service, times.now(), rotate=plan.rotate)
+    parts = modules.render.parts(options, made)
+    with out.progress("Comparing all objects with those of the cluster"):
+        found = await modules.drift.find(store, parts)
+        gone = await modules.apply.left_over(store, parts)
+    changes = {
+        "create": found.missing,
+        "change": found.changed,
+        "remove": tuple(modules.apply.title(obj) for obj in gone),
+    }
+    for word, titles in changes.items():
+        for title in titles:
+            out.say(f"{word:8}{title}")
+    number = sum(map(len, changes.values()))
+    out.say(f"{number} objects would change." if number else "Nothing would change.")
+    out.hint("Nothing was changed. The image is tried on the cluster by the upgrade itself.")
+    out.result(
+        {"image": options.image, **changes}, names=[t for ts in changes.values() for t in ts]
+    )
     return exit_codes.OK
 
 
