@@ -107,7 +107,10 @@ def test_an_impossible_job_is_refused_with_numbers_unless_forced(engine: Engine)
     assert refused.code == exit_codes.FAILED
     assert "999 cpu" in refused.err
     assert engine("get", "run", "huge").code == exit_codes.NOT_FOUND
-    assert engine("run", "--cpus", "999", "--", "true").code == exit_codes.RUN_NOT_STARTED
+    run = engine("run", "--cpus", "999", "--", "true")
+    assert run.code == exit_codes.RUN_NOT_STARTED
+    assert "Not submitted." in run.err
+    assert " submitted\n" not in run.err, "what is deleted again was never announced"
     engine.ok("submit", "-n", "forced", "--cpus", "999", "--force", "--", "true")
     assert engine.ok("why", "forced", "--json").json["reason"] == "Impossible"
     engine.ok("delete", "run", "forced")

@@ -6,7 +6,9 @@ handles its request.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -31,6 +33,11 @@ if TYPE_CHECKING:
 
 _PROGRESS_BYTES = 16 << 20
 """Size of a working folder from which on the upload shows its progress."""
+
+
+_REFUSED_WITHIN = 1.0
+"""Seconds after which a run is announced as submitted although the scheduler has given no reason
+yet."""
 
 
 class Unresolvable(Exception):
@@ -60,11 +67,15 @@ def run_to_end(
             # If the answer to the early request was lost, this finds the run that it created.
             made = await create(session, value)
         following.made = made
-        out.hint(f"run/{made.name} submitted")
+        announce = functools.cache(lambda: out.hint(f"run/{made.name} submitted"))
+        # A refusal comes with the first reason: then the run is deleted, and was never announced.
+        late = asyncio.get_running_loop().call_later(0.0 if force else _REFUSED_WITHIN, announce)
         try:
-            return await following.to_the_end(session, refusing=not force)
+            return await following.to_the_end(session, refusing=not force, announce=announce)
         except Unresolvable:
+            late.cancel()
             await _withdraw(session, made)
+        announce()
         return await following.to_the_end(session)
 
     try:
@@ -88,15 +99,20 @@ class Following:
         self.made: kind.Run | None = None
 
     async def to_the_end(
-        self, session: client_session.Session, *, refusing: bool = False
+        self,
+        session: client_session.Session,
+        *,
+        refusing: bool = False,
+        announce: Callable[[], None] = lambda: None,
     ) -> kind.Run:
         """Returns the Run as it ended. With `refusing`, raises Unresolvable if the first reason of
-        the run is one that waiting cannot resolve."""
+        the run is one that waiting cannot resolve. `announce` is called before anything else is
+        printed."""
         made = self._run()
         is_array = made.spec.array is not None
         choice = run_logs.Choice(made.name, made.namespace, tail=self._tail, array=is_array)
         sink = log_output.printer(self._out, made)
-        narrator = log_output.Narrator(self._out, made.name)
+        narrator = _announced(log_output.Narrator(self._out, made.name), announce)
         on_change = _refuse_unresolvable(narrator) if refusing else narrator
         return await run_logs.follow(session.store, choice, sink, on_change, self._out.warn, made)
 
@@ -141,6 +157,19 @@ class Following:
 async def _stop(session: client_session.Session, made: kind.Run) -> kind.Run:
     patch = {"spec": {"stop": True}}
     return await session.store.patch(kind.Run, made.name, made.namespace, patch=patch)
+
+
+def _announced(
+    report: Callable[[kind.Run], None], announce: Callable[[], None]
+) -> Callable[[kind.Run], None]:
+    """Announces a run before its first reason is reported."""
+
+    def on_change(current: kind.Run) -> None:
+        if current.status.reason or current.status.phase not in ("", "Queued"):
+            announce()
+        report(current)
+
+    return on_change
 
 
 def _refuse_unresolvable(report: Callable[[kind.Run], None]) -> Callable[[kind.Run], None]:
