@@ -60,6 +60,16 @@ def test_a_team_is_made_in_one_step_and_again_nothing_changes(
         assert (page["active"], page["waiting"], page["finished"]) == (0, 0, 1)
     everything = engine.ok("ps", "-A", "--json").json["items"]
     assert {"hers", "unseen"} <= {each["name"] for each in everything}
+    engine.ok("submit", *alice, "-n", "busy", *SMALL, "--", "sleep", "60")
+    engine.ok("submit", "-n", "hidden", *SMALL, "--", "sleep", "60")
+    until(lambda: len(engine.ok("top", "runs", "-A", "--json").json) == 2)
+    (seen,) = engine.ok("top", "runs", "-A", *alice, "--json").json
+    assert (seen["namespace"], seen["name"]) == ("support", "busy")
+    for flags, known in (((), True), (alice, False)):
+        (node,) = engine.ok("top", "nodes", *flags, "--json").json
+        assert ("given" in node["resources"]["cpu"]) is known, "she may not read pods of others"
+    engine.ok("stop", "hidden", "--wait")
+    engine.ok("stop", "busy", *alice, "--wait")
     assert engine.ok("whoami", *alice, "--json").json["teams"] == {"support": "member"}
     assert engine.ok("whoami", *bob, "--json").json["teams"] == {"support": "viewer"}
     (own,) = engine.ok("token", "list", *alice, "--json").json

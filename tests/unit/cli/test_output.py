@@ -205,6 +205,14 @@ def test_top_has_pages() -> None:
     assert runs[-1].startswith("Runs 11 to ")
 
 
+def test_top_does_not_say_what_the_user_may_not_read() -> None:
+    nodes = [{"name": "n", "ready": True, "resources": {"cpu": {"total": 8.0, "used": 3.0}}}]
+    nodes.append({"name": "m", "ready": True, "resources": {"cpu": {"total": 8.0, "used": 1.0}}})
+    with terminal(80):
+        assert top.node_lines(Output(), nodes)[1].endswith(" 3 used of 8")
+        assert top.node_lines(Output(), nodes, 1)[1].endswith(" 4 used of 16")
+
+
 def test_top_of_all_namespaces_names_them() -> None:
     with terminal(120):
         lines = top.run_lines(Output(), _RUNS, everywhere=True)

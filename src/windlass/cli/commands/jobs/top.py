@@ -67,7 +67,7 @@ def top(
                 data = await nodes(session)
                 lines = node_lines(out, data, limit, page)
             else:
-                data = await runs(session, "" if all_namespaces else session.namespace)
+                data = await (all_runs(session) if all_namespaces else runs(session))
                 lines = run_lines(out, data, limit, page, everywhere=all_namespaces)
             if not watch:
                 out.result(data, names=[each["name"] for each in data])
@@ -98,15 +98,34 @@ async def nodes(session: client_session.Session) -> list[dict[str, Any]]:
                 used = usage.get(node.name, {}).get(name)
                 resources[name] = {
                     "total": total / 1000,
-                    "given": given.get(node.name, {}).get(name, 0) / 1000,
+                    **(
+                        {"given": given.get(node.name, {}).get(name, 0) / 1000}
+                        if given is not None
+                        else {}
+                    ),
                     **({"used": used / 1000} if used is not None else {}),
                 }
         found.append({"name": node.name, "ready": node.is_ready, "resources": resources})
     return found
 
 
-async def runs(session: client_session.Session, namespace: str) -> list[dict[str, Any]]:
-    """Each run that has pods on nodes: its requests, and what it uses."""
+async def all_runs(session: client_session.Session) -> list[dict[str, Any]]:
+    """Those of all namespaces that the user may see."""
+    try:
+        return await runs(session, "")
+    except errors.Forbidden:
+        page = await session.read(f"{_PLATFORM}/ps", [("limit", "0"), ("finished", "0")])
+        places = sorted({each["namespace"] for each in page["items"]})
+        found = await asyncio.gather(*(runs(session, place) for place in places))
+        return [each for listed in found for each in listed]
+
+
+async def runs(
+    session: client_session.Session, namespace: str | None = None
+) -> list[dict[str, Any]]:
+    """Each run of a namespace (None: the own one) that has pods on nodes: its requests, and what it
+    uses."""
+    namespace = session.namespace if namespace is None else namespace
     place = f"/namespaces/{namespace}" if namespace else ""
     listed, pods, usage = await asyncio.gather(
         session.store.list(run_kind.Run, namespace),
@@ -156,22 +175,25 @@ def node_lines(
 
 
 def _sums(data: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Of all nodes; what is used only if each node with the resource measures it."""
-    found: dict[str, dict[str, float]] = {}
+    """Of all nodes; only what is known of each node that has the resource."""
+    by_name: dict[str, list[dict[str, float]]] = {}
     for node in data:
         for name, amount in node["resources"].items():
-            known = found.setdefault(name, {"total": 0.0, "given": 0.0, "used": 0.0, "unknown": 0})
-            _add(known, {"used": 0.0, **amount, "unknown": "used" not in amount})
-    for amount in found.values():
-        if amount.pop("unknown"):
-            del amount["used"]
-    return found
+            by_name.setdefault(name, []).append(amount)
+    return {
+        name: {
+            key: sum(each[key] for each in listed)
+            for key in ("total", "given", "used")
+            if all(key in each for each in listed)
+        }
+        for name, listed in by_name.items()
+    }
 
 
 def _busiest_first(node: dict[str, Any]) -> tuple[bool, float, str]:
     """Nodes that are not ready come first."""
     parts = [
-        max(amount["given"], amount.get("used", 0.0)) / amount["total"]
+        max(amount.get("given", 0.0), amount.get("used", 0.0)) / amount["total"]
         for amount in node["resources"].values()
     ]
     return node["ready"], -max(parts, default=0.0), node["name"]
@@ -201,7 +223,7 @@ def _bars(out: Output, data: list[dict[str, Any]]) -> list[str]:
     for node in data:
         lines.append(node["name"] + ("" if node["ready"] else "  NOT ready"))
         for name, amount in _ordered(node["resources"]):
-            part = amount.get("used", amount["given"]) / amount["total"]
+            part = amount.get("used", amount.get("given", 0.0)) / amount["total"]
             bar = f"{live.bar(out, part, width)} " if width >= _LEAST_BAR else ""
             lines.append(f"  {_short(name):{label}} {bar}{_node_amounts(name, amount)}")
     return lines
@@ -209,10 +231,12 @@ def _bars(out: Output, data: list[dict[str, Any]]) -> list[str]:
 
 def _node_amounts(name: str, amount: dict[str, float]) -> str:
     """`1.2 used of 2 (0.9 allocated)`"""
-    total, given = _amount(name, amount["total"]), _amount(name, amount["given"])
+    total = _amount(name, amount["total"])
+    given = f"{_amount(name, amount['given'])} allocated" if "given" in amount else ""
     if "used" not in amount:
-        return f"{given} allocated of {total}"
-    return f"{_amount(name, amount['used'])} used of {total} ({given} allocated)"
+        return f"{given} of {total}" if given else f"of {total}"
+    used = f"{_amount(name, amount['used'])} used of {total}"
+    return f"{used} ({given})" if given else used
 
 
 def run_lines(
@@ -262,13 +286,13 @@ def _run_row(out: Output, each: dict[str, Any], width: int, everywhere: bool) ->
     return [*cells, " ".join(devices) or "-"]
 
 
-async def _given_by_node(session: client_session.Session) -> dict[str, dict[str, float]]:
-    """Requests of the pods on each node; empty if the user may not list the pods of others."""
+async def _given_by_node(session: client_session.Session) -> dict[str, dict[str, float]] | None:
+    """Requests of the pods on each node; None if the user may not list the pods of others."""
     found: dict[str, dict[str, float]] = {}
     try:
         pods = (await session.store.list(core.Pod, field_selector=_ACTIVE)).items
     except errors.Forbidden:
-        return found
+        return None
     for pod in pods:
         if pod.spec.node_name and pod.status.phase in ("Pending", "Running"):
             _add(found.setdefault(pod.spec.node_name, {}), _requests(pod))
