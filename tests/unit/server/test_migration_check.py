@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.cli.invoking import invoke
 from windlass.ledger import service
-from windlass.ledger.db import repository, schema
+from windlass.ledger.db import copies, repository, schema
 from windlass.server import migration_check
 from windlass.store.embedded import migrations
 
@@ -60,3 +60,17 @@ def test_without_an_engine_there_is_nothing_to_migrate(tmp_path: Path) -> None:
     told = invoke("up", "--dry-run", "--state", tmp_path / "none")
     assert (told.code, "nothing to migrate" in told.out) == (0, True)
     assert not (tmp_path / "none").exists()
+
+
+def test_a_backup_with_a_key_encrypts_the_ledger_too(state: Path, tmp_path: Path) -> None:
+    key, file = tmp_path / "key", tmp_path / "copy"
+    key.touch(mode=0o600)
+    key.write_bytes(b"k" * 32)
+    made = invoke("backup", file, "--key", key, "--state", state)
+    assert made.code == 0, made.err
+    assert b"alembic" not in (tmp_path / "copy.ledger").read_bytes()
+    (state / service.FILE).unlink()
+    assert invoke("restore", file, "--state", state).code == 4, "it needs the key"
+    restored = invoke("restore", file, "--key", key, "--state", state)
+    assert restored.code == 0, restored.err
+    assert copies.version(state / service.FILE) == schema.VERSION

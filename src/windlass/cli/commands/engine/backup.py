@@ -6,7 +6,6 @@ the live files.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 from pathlib import Path
@@ -114,12 +113,12 @@ def restore(out: Output, file: Path, key: Path | None, state: str) -> None:
     kept_usage = None
     try:
         secret = _secret(storage, key)
-        with contextlib.ExitStack() as stack:
-            if usage:
-                plain = stack.enter_context(storage.opened(usage, folder.ledger, secret))
-                ledgers.version(plain)
-            info, kept = storage.restore(file, folder.database, secret)
-            if usage:
+        if usage:
+            with storage.opened(usage, folder.ledger, secret) as plain:
+                ledgers.version(plain)  # before the store is replaced
+        info, kept = storage.restore(file, folder.database, secret)
+        if usage:
+            with storage.opened(usage, folder.ledger, secret) as plain:
                 kept_usage = ledgers.restore(plain, folder.ledger)
     except storage.backup_encryption.KeyRefused as problem:
         raise _key_refused(problem) from None
