@@ -56,3 +56,6 @@ PRETEND: Final = "windlass.dev/pretend"
 
 HELD: Final = "windlass.dev/held"
 """Annotation on Nodes, written by the agent: the limits that it enforces on pods, as JSON text."""
+
+OF_AGENTS: Final = (PROGRESS, GRANTED, SHARED_MEMORY_FULL)
+"""What the agent on a cluster's node writes on pods, and all that it may write there."""

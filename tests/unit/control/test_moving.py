@@ -123,3 +123,17 @@ async def test_a_moved_workload_is_not_moved_again_within_an_hour_under_any_lead
     await world.go(5)
     assert (await world.status("next")).phase == "Running"
     assert len((await world.status("mover")).moves or ()) == 2
+
+
+async def test_the_status_names_the_nodes_that_a_run_has_left(world):
+    """Their agents may still send its logs; a node that it has again is not among them."""
+    await fragmented(world)
+    await saves(world, "mover")
+    first = await nodes_of(world, "mover")
+    assert (await world.status("mover")).past_nodes is None
+    await world.submit("big", cpu="4")
+    await world.live(cycles=2)
+    await world.go(5)
+    moved = await world.status("mover")
+    assert await nodes_of(world, "mover") != first
+    assert set(moved.past_nodes or ()) == first

@@ -19,6 +19,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,10 @@ class ArchivedPod:
         """When the pod was last seen; the same for every attempt to send the entry."""
         moment = (self.folder / RECORD).stat().st_mtime
         return times.micros(datetime.datetime.fromtimestamp(moment, datetime.UTC))
+
+    def age(self) -> float:
+        """Seconds since the pod was last seen."""
+        return time.time() - (self.folder / RECORD).stat().st_mtime
 
     def drop(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

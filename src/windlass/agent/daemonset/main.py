@@ -46,6 +46,8 @@ _ENDED = ("Succeeded", "Failed")
 _PLATFORM = "/apis/platform.windlass.dev/v1alpha1"
 _GONE = (404, 409)
 """The Run is deleted, or another Run has its name: its logs are not needed any more."""
+_REFUSED_SECONDS = 86400.0
+"""A log that the server still refuses after this time is discarded."""
 
 
 def main(argv: list[str]) -> int:
@@ -225,7 +227,8 @@ class DaemonSetAgent:
             status, detail = 503, problem.message
         else:
             detail = f"the server answered {status}"
-        if status < 300 or status in _GONE:
+        expired = status == 403 and await asyncio.to_thread(entry.age) > _REFUSED_SECONDS
+        if status < 300 or status in _GONE or expired:
             what = "sent to the server" if status < 300 else f"discarded: {detail}"
             log.info("the log of pod %s is %s", entry.record["pod"], what)
             await asyncio.to_thread(entry.drop)

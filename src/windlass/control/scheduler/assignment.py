@@ -111,6 +111,30 @@ def drain(owner: run.Run, now: datetime.datetime) -> Patch | None:
     return {"eviction": _eviction(owner, BY_QUEUE, "its queue is being drained", None, now)}
 
 
+def with_past_nodes(owner: run.Run, patch: Patch) -> Patch:
+    """The patch, and the nodes that it takes from a Run that has been there: the server accepts
+    logs of a Run only from agents of nodes that it has or had."""
+    given = owner.status.assignment
+    if given is None or "assignment" not in patch or not _has_been_there(owner, given):
+        return patch
+    written = patch["assignment"]
+    members = {} if written is None else written.get("members", {})
+    after = {member["node"] for listed in members.values() for member in listed or ()}
+    before: set[str] = set()
+    for role, listed in given.members.items():
+        nodes = {member.node for member in listed}
+        before |= nodes
+        if written is not None and role not in members:
+            after |= nodes  # a merge patch leaves what it does not name
+    left = sorted(before - after)
+    past = [node for node in owner.status.past_nodes or () if node not in left]
+    return {**patch, "pastNodes": [*past, *left][-run.PAST_NODES :]} if left else patch
+
+
+def _has_been_there(owner: run.Run, given: run.Assignment) -> bool:
+    return owner.status.phase != "Queued" or given.attempt != owner.status.attempt
+
+
 # --- earlier decisions ---------------------------------------------------------------------------
 
 

@@ -61,7 +61,7 @@ class StatusWriter:
         try:
             written = await self._store.patch(
                 Run, owner.name, owner.namespace, subresource="status",
-                patch={"metadata": version, "status": status},
+                patch={"metadata": version, "status": assignment.with_past_nodes(owner, status)},
             )  # fmt: skip
         except (errors.Conflict, errors.NotFound):
             # The informer will show the change, and the scheduler wakes up.

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from windlass.install import names
 from windlass.install.manifests import rbac
 from windlass.install.names import Object
+from windlass.kinds import annotations
 from windlass.kinds.schema import cel_rules
 from windlass.kinds.types import run
-from windlass.server.auth import privileges
+from windlass.server.auth import identity, privileges
 from windlass.server.platform import paths
 
 _GROUP = "admissionregistration.k8s.io/v1"
@@ -82,15 +83,20 @@ def priorities() -> Iterator[Object]:
 
 
 def connections(scraper: tuple[str, str] | None) -> Iterator[Object]:
-    """Connections to components that serve no requests: only from Prometheus, if it is named.
-    Probes of the node's kubelet are always allowed. The server is not among these components: pods
-    of all namespaces and the API server, whose address no policy can name, call it."""
+    """Connections to our own pods. Those that serve no requests accept them only from Prometheus,
+    if it is named. The server accepts them from everywhere, at its port alone: pods of all
+    namespaces and the API server, whose address no policy can name, call it. Probes of the node's
+    kubelet are always allowed."""
     rules = []
     if scraper is not None:
         where = {"matchLabels": {"kubernetes.io/metadata.name": scraper[0]}}
         port = {"port": names.METRICS_PORT, "protocol": "TCP"}
         rules = [{"from": [{"namespaceSelector": where}], "ports": [port]}]
-    for part, ingress in ((names.SCHEDULER, rules), (names.CONTROLLERS, rules), (names.AGENT, [])):
+    served = [{"ports": [{"port": names.API_PORT, "protocol": "TCP"}]}]
+    for part, ingress in (
+        (names.SCHEDULER, rules), (names.CONTROLLERS, rules), (names.AGENT, []),
+        (names.SERVER, served),
+    ):  # fmt: skip
         word = part.removeprefix("windlass-")
         yield {
             "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
@@ -101,6 +107,64 @@ def connections(scraper: tuple[str, str] | None) -> Iterator[Object]:
                 **({"ingress": ingress} if ingress else {}),  # without it: from nowhere
             },
         }  # fmt: skip
+
+
+def agents() -> Iterator[Object]:
+    """A node's agent only annotates pods of Runs on its own node, with the annotations that are
+    its own. Its token is bound to its pod, and so names the node."""
+    listed = ", ".join(f"'{name}'" for name in annotations.OF_AGENTS)
+    bound = f"'{identity.BOUND_NODE}'"
+    agent = f"system:serviceaccount:{rbac.ACCOUNTS[names.AGENT]}:{names.AGENT}"
+    rules = [
+        (
+            f"has(object.spec.nodeName) && {bound} in request.userInfo.extra && "
+            f"request.userInfo.extra[{bound}] == [object.spec.nodeName]",
+            "an agent may only annotate pods of its own node",
+        ),
+        (
+            f"has(oldObject.metadata.labels) && '{run.LABEL_RUN}' in oldObject.metadata.labels",
+            "an agent may only annotate pods of Runs",
+        ),
+        (
+            "object.spec == oldObject.spec && "
+            + " && ".join(
+                f"object.metadata.?{each} == oldObject.metadata.?{each}"
+                for each in ("labels", "ownerReferences", "finalizers")
+            ),
+            "an agent may only write annotations",
+        ),
+        (
+            "variables.after.all(k, k in variables.own || (k in variables.before && "
+            "variables.before[k] == variables.after[k])) && "
+            "variables.before.all(k, k in variables.own || k in variables.after)",
+            f"an agent may only write the annotations {', '.join(annotations.OF_AGENTS)}",
+        ),
+    ]
+    yield from _policy(_GROUP, "Validating", "windlass-pods-of-agents", {
+        "matchConstraints": {
+            "resourceRules": [
+                {
+                    "apiGroups": [""], "apiVersions": ["*"], "resources": ["pods"],
+                    "operations": ["CREATE", "UPDATE", "DELETE"],
+                }
+            ]
+        },
+        "matchConditions": [
+            {"name": "agents", "expression": f"request.userInfo.username == '{agent}'"},
+        ],
+        "failurePolicy": "Fail",
+        "variables": [
+            {"name": "own", "expression": f"[{listed}]"},
+            *(
+                {"name": name, "expression": f"{which}.metadata.?annotations.orValue({{}})"}
+                for name, which in (("before", "oldObject"), ("after", "object"))
+            ),
+        ],
+        "validations": [
+            {"expression": rule, "message": message, "reason": "Forbidden"}
+            for rule, message in rules
+        ],
+    }, {"validationActions": ["Deny"]})  # fmt: skip
 
 
 def admission() -> Iterator[Object]:

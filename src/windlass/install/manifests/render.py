@@ -105,6 +105,7 @@ def as_yaml(objects: list[Object]) -> str:
 def _policies(options: Options) -> Iterator[Object]:
     yield from policies.priorities()
     yield from policies.connections(options.scraper())
+    yield from policies.agents()
     yield from policies.admission()
 
 

@@ -99,7 +99,7 @@ def server(options: Options, certificate: str) -> Iterator[Object]:
         "metadata": names.metadata(names.SERVER, word, names.SYSTEM),
         "spec": {
             "selector": names.selector(word),
-            "ports": [{"name": "https", "port": 443, "targetPort": _API, "protocol": "TCP"}],
+            "ports": [{"name": names.API_PORT, "port": 443, "targetPort": _API, "protocol": "TCP"}],
         },
     }  # fmt: skip
     arguments = [
@@ -109,7 +109,7 @@ def server(options: Options, certificate: str) -> Iterator[Object]:
     if options.storage:
         arguments += ["--storage", options.storage, "--storage-keys", _KEYS]
     container = container_of(options, names.SERVER, arguments)
-    container["ports"] = [{"name": "https", "containerPort": _API}]
+    container["ports"] = [{"name": names.API_PORT, "containerPort": _API}]
     container["volumeMounts"] += [
         {"name": "state", "mountPath": _STATE},
         {"name": "tls", "mountPath": _TLS, "readOnly": True},
@@ -118,7 +118,7 @@ def server(options: Options, certificate: str) -> Iterator[Object]:
         # By reference: the address contains a password, which no other object may have.
         source = {"secretKeyRef": {"name": chosen[0], "key": chosen[1]}}
         container["env"].append({"name": service.VARIABLE, "valueFrom": source})
-    container |= _probes("/livez", "/readyz", "https", "HTTPS")
+    container |= _probes("/livez", "/readyz", names.API_PORT, "HTTPS")
     template = pod_of(options, names.SERVER, word, container)
     _add_certificate(template, names.SERVER_TLS, certificate)
     yield from _sharing(options, template) if options.storage else _alone(options, template)

@@ -1,7 +1,7 @@
 """The status of a Run. Only the platform writes it.
 
-The scheduler writes `assignment`, `nomination`, `eviction` and `queue`, the dependency controller
-`after`; the run controller writes the rest, or of an array the array controller.
+The scheduler writes `assignment`, `pastNodes`, `nomination`, `eviction` and `queue`, the dependency
+controller `after`; the run controller writes the rest, or of an array the array controller.
 `kinds.types.run` re-exports these names.
 """
 
@@ -20,6 +20,7 @@ FINISHED: Final = frozenset({"Succeeded", "Failed", "Stopped"})
 MOVES: Final = 16
 HISTORY_LENGTH: Final = 50
 AVOIDED: Final = 16
+PAST_NODES: Final = 2000
 HELD: Final = 128
 FAILURES: Final = 65
 
@@ -205,6 +206,9 @@ class RunStatus(Struct):
     """The indices of an array."""
     assignment: Assignment | None = None
     """Nodes and devices of the current attempt."""
+    past_nodes: Annotated[list[str], Meta(max_length=PAST_NODES)] | None = None
+    """Nodes that the run has left: of earlier attempts, and of replicas that moved or ended. Their
+    agents may still send its logs."""
     nomination: Assignment | None = None
     """Nodes and devices that the run gets when the victims have left."""
     eviction: Eviction | None = None

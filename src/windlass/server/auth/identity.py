@@ -9,6 +9,8 @@ MASTERS = "system:masters"
 AUTHENTICATED = "system:authenticated"
 NODES = "system:nodes"
 NODE_PREFIX = "system:node:"
+BOUND_NODE = "authentication.kubernetes.io/node-name"
+"""Extra attribute of a ServiceAccount's token on a cluster: the node of the pod that has it."""
 SYSTEM_NAMESPACE = "windlass-system"
 
 
@@ -43,6 +45,12 @@ class Identity:
         if NODES in self.groups and self.user.startswith(NODE_PREFIX):
             return self.user.removeprefix(NODE_PREFIX)
         return ""
+
+    @property
+    def bound_node(self) -> str:
+        """The node to which the token of this ServiceAccount is bound, or ""."""
+        named = dict(self.extra).get(BOUND_NODE, ())
+        return named[0] if len(named) == 1 else ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@
     PUT .../runs/NAME/logs/LOG?run=UID                       its record, which completes it
 
 The route table gives reading to callers who may get pods/log in that namespace, and writing to
-callers who may create runs/logs there: the agents of a cluster's nodes, and no user's role.
+callers who may create runs/logs there: the agents of a cluster's nodes, and no user's role. An
+agent writes logs only of Runs that are on its node or were: its token names the node.
 """
 
 from __future__ import annotations
@@ -76,8 +77,14 @@ class LogService:
         return await self._objects.get(Run, call.parameters["run"], call.namespace)
 
     async def _written_run(self, call: PlatformCall) -> Run:
-        """The Run, if it is still the one whose pod wrote the log."""
+        """The Run, if it is still the one whose pod wrote the log, on the node of the caller."""
         owner = await self._run(call)
+        node = call.identity.bound_node
+        if node not in _nodes(owner):
+            raise errors.Forbidden(
+                f"only agents of nodes of run {owner.name} may write its logs: this token belongs "
+                f"to {f'a pod on node {node}' if node else 'no node'}"
+            )
         if owner.uid != archive.uid_of(call.query.get("run", "")):
             raise errors.Conflict(f"run {owner.name} was deleted and created again")
         return owner
@@ -89,6 +96,13 @@ def _key(owner: Run, call: PlatformCall) -> str:
     if index is not None and not (index.isdecimal() and int(index) <= index_set.HIGHEST_INDEX):
         raise errors.BadRequest(f"arrayIndex must be a number up to {index_set.HIGHEST_INDEX}")
     return archive.key_of(owner.uid, None if index is None else int(index))
+
+
+def _nodes(owner: Run) -> set[str]:
+    """The nodes that the Run has, or had."""
+    given = owner.status.assignment
+    listed = given.members.values() if given is not None else ()
+    return {member.node for each in listed for member in each} | set(owner.status.past_nodes or ())
 
 
 def _not_a_log(problem: ValueError) -> errors.BadRequest:

@@ -21,8 +21,6 @@ _SOONEST, _LATEST = 10.0, 60.0
 _REPORTS_PER_SECOND = 100
 """Of all nodes together: with more nodes each reports less often, but at least once a minute, as
 the ledger samples. From 6,000 nodes on there are more reports a second."""
-_NODE = "authentication.kubernetes.io/node-name"
-"""Of a pod's token, as the API server authenticates it: the node on which the pod runs."""
 
 
 class StoredReports:
@@ -36,7 +34,7 @@ class StoredReports:
         return {node: msgspec.json.decode(body, type=Rates) for node, body in found.items()}
 
     async def take(self, identity: Identity, node: str, body: bytes) -> float:
-        if node not in dict(identity.extra).get(_NODE, ()):
+        if not node or identity.bound_node != node:
             raise errors.Forbidden(
                 f"only the agent of node {node} may report its metrics: this token belongs to a "
                 "pod on another node"
