@@ -1,5 +1,8 @@
-"""What the token of a node's agent can do, on a real control plane: annotate pods of Runs on its own
-node and send logs of Runs of its own node, and nothing else to pods and logs of other nodes."""
+"""What the token of a node's agent can do, on a real control plane.
+
+It annotates pods of Runs on its own node and sends logs of Runs of its own node; nothing else, and
+nothing to pods and logs of other nodes.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,15 @@ from tests.harness import rest, waiting
 from tests.harness.control_plane import ControlPlane
 from tests.kubernetes.parts import API, PATIENCE, PLATFORM, Installation, as_user
 from windlass.install import names
-from windlass.kinds import annotations
+from windlass.kinds.annotations import OF_AGENTS
+from windlass.kinds.annotations import PROGRESS as PROGRESS_ANNOTATION
 from windlass.kinds.types import run
 
 pytestmark = pytest.mark.kubernetes
 
 Json = dict[str, Any]
 PODS = "/api/v1/namespaces/red/pods"
-PROGRESS = {"metadata": {"annotations": {annotations.PROGRESS: "{}"}}}
+PROGRESS = {"metadata": {"annotations": {PROGRESS_ANNOTATION: "{}"}}}
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +74,7 @@ def add_pods(place: Installation) -> None:
 
 
 def test_an_agent_annotates_pods_of_its_node(place: Installation, agent: rest.Rest) -> None:
-    for name in annotations.OF_AGENTS:
+    for name in OF_AGENTS:
         ok(agent.merge(f"{PODS}/here", {"metadata": {"annotations": {name: "{}"}}}))
         ok(agent.merge(f"{PODS}/here", {"metadata": {"annotations": {name: None}}}))
 

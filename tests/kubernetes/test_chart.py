@@ -37,10 +37,12 @@ CASES: dict[str, dict[str, str]] = {
     "monitoring": {"monitoring": "monitoring/prometheus-k8s"},
     "none": {"monitoring": "none"},
     "pull": {"pull_secret": "mine", "environments": "claim:environments"},
+    "host mounts": {"host_mounts": "/data,/scratch"},
     "shared": STORED | {"replicas": "3"},
     "all": STORED | {
         "replicas": "2", "pull_secret": "mine", "api_address": "api.example:443",
         "server_address": "https://10.1.2.3", "environments": "/srv/environments",
+        "host_mounts": "/data",
         "monitoring": "monitoring/prometheus-k8s",
     },
     "all on a volume": {

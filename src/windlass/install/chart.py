@@ -49,6 +49,8 @@ VALUES = (
           "https:// address of the server for pods."),
     Value("environments", "environments", "claim:chart-environments",
           "claim:NAME that stores Python environments."),
+    Value("hostMounts", "host_mounts", "/chart/host/mounts",
+          "Folders of nodes, separated by commas, that members' runs may mount."),
     Value("ledger", "ledger", "secret:chart-ledger/chart-key",
           "secret:NAME/KEY with the address of a PostgreSQL database."),
     Value("storageClass", "storage_class", "chart-storage-class",
@@ -71,7 +73,7 @@ _ALWAYS = ("image", "storage_size", "replicas")
 """Options that are never empty: no line depends on whether they are given."""
 _SHARED = ("storage", "storage_secret", "ledger")
 """The options of servers without a volume; they are given together."""
-_FLAGS = ("api_address", "server_address", "environments", "ledger", "storage_class",
+_FLAGS = ("api_address", "server_address", "environments", "host_mounts", "ledger", "storage_class",
           "monitoring", "pull_secret")  # fmt: skip
 """Options each of which adds or changes lines; in the order of lines at one place."""
 _CONDITIONS = {value.option: f".Values.{value.name}" for value in VALUES} | {

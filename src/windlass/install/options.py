@@ -14,6 +14,8 @@ _IMAGE = f"windlass.dev/windlass:{VERSION}"
 _SIZE = re.compile(r"[1-9][0-9]*(Mi|Gi|Ti)")
 
 _MOST_REPLICAS = 9
+_FOLDER = r"(/(?!\.\.?(/|,|$))[^/,\s]+)+"
+_FOLDERS = re.compile(f"{_FOLDER}(,{_FOLDER})*")
 _ACCOUNT = re.compile(r"[a-z0-9][-a-z0-9]*/[a-z0-9][-a-z0-9.]*|none")
 _LEDGER = re.compile(r"secret:([a-z0-9][-a-z0-9.]*)/([-._a-zA-Z0-9]+)")
 
@@ -37,7 +39,9 @@ class Options:
     """HOST:PORT of the API server for the components; "": that of its Service."""
     environments: str = ""
     """Where teams' Python environments are kept: `claim:NAME` in each namespace; "": nowhere."""
-
+    host_mounts: str = ""
+    """Folders of nodes, separated by commas, that Runs of users who may not create pods may mount;
+    "": none."""
     ledger: str = ""
     """Where usage is written down: `secret:NAME/KEY` of windlass-system holds the address of a
     PostgreSQL database; "": a file on the server's volume."""
@@ -63,6 +67,11 @@ class Options:
         if self.environments and not self.environments.startswith(("claim:", "/")):
             raise OptionsError(
                 f"--environments {self.environments!r} is neither claim:NAME nor a path of nodes"
+            )
+        if self.host_mounts and not _FOLDERS.fullmatch(self.host_mounts):
+            raise OptionsError(
+                f"--host-mounts {self.host_mounts!r} must be absolute paths without .. or //, "
+                "separated by commas"
             )
         if self.ledger and not _LEDGER.fullmatch(self.ledger):
             raise OptionsError(

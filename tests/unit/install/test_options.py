@@ -30,3 +30,12 @@ def test_an_upgrade_asks_for_the_digest_of_the_new_version() -> None:
     Options.check_upgrade(known, image=DIGEST)
     Options.check_upgrade(known | {"version": VERSION})
     Options.check_upgrade(known | {"image": "windlass:1"})
+
+
+@pytest.mark.parametrize(
+    "folders", ["data", "/data/../etc", "/data,", "/", "//data", "/a b", "/a/."]
+)
+def test_folders_of_nodes_are_absolute_and_plain(folders: str) -> None:
+    with pytest.raises(OptionsError, match=r"--host-mounts .* absolute paths"):
+        Options(host_mounts=folders)
+    assert Options(host_mounts="/data,/scratch/a").host_mounts == "/data,/scratch/a"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from windlass.control.model import capabilities
 from windlass.install import names
 from windlass.install.manifests import rbac
 from windlass.install.names import Object
-from windlass.kinds import annotations
+from windlass.kinds.annotations import OF_AGENTS
 from windlass.kinds.schema import cel_rules
 from windlass.kinds.types import run
 from windlass.server.auth import identity, privileges
@@ -16,6 +17,10 @@ from windlass.server.platform import paths
 _GROUP = "admissionregistration.k8s.io/v1"
 _SHARES = 40
 """As kube-scheduler's own level; other ServiceAccounts share one level."""
+_OURS = f"system:serviceaccount:{rbac.ACCOUNTS[names.CONTROLLERS]}:{names.CONTROLLERS}"
+"""The account of the controllers: they create what users were allowed to ask for."""
+HOST_MOUNTS = "hostMounts"
+"""Key of the ConfigMap `engine`: folders of nodes that members' Runs may mount."""
 _PRECEDENCE = 700
 """Before the level of all service accounts (9000) and the system's own (800)."""
 
@@ -112,7 +117,7 @@ def connections(scraper: tuple[str, str] | None) -> Iterator[Object]:
 def agents() -> Iterator[Object]:
     """A node's agent only annotates pods of Runs on its own node, with the annotations that are
     its own. Its token is bound to its pod, and so names the node."""
-    listed = ", ".join(f"'{name}'" for name in annotations.OF_AGENTS)
+    listed = ", ".join(f"'{name}'" for name in OF_AGENTS)
     bound = f"'{identity.BOUND_NODE}'"
     agent = f"system:serviceaccount:{rbac.ACCOUNTS[names.AGENT]}:{names.AGENT}"
     rules = [
@@ -137,7 +142,7 @@ def agents() -> Iterator[Object]:
             "variables.after.all(k, k in variables.own || (k in variables.before && "
             "variables.before[k] == variables.after[k])) && "
             "variables.before.all(k, k in variables.own || k in variables.after)",
-            f"an agent may only write the annotations {', '.join(annotations.OF_AGENTS)}",
+            f"an agent may only write the annotations {', '.join(OF_AGENTS)}",
         ),
     ]
     yield from _policy(_GROUP, "Validating", "windlass-pods-of-agents", {
@@ -176,6 +181,7 @@ def admission() -> Iterator[Object]:
     yield from _budgets()
     yield from _queues()
     yield from _privileges()
+    yield from _host_mounts()
 
 
 def changes() -> Iterator[Object]:
@@ -237,10 +243,9 @@ def _kept(change: cel_rules.Change) -> Object:
 
 def _users() -> Iterator[Object]:
     """Sets the user of a Run or CronRun to the user that creates it."""
-    group, controllers = _GROUP, rbac.ACCOUNTS[names.CONTROLLERS]
-    ours = f"system:serviceaccount:{controllers}:{names.CONTROLLERS}"
+    group = _GROUP
     # A Run of a CronRun has the user of the CronRun.
-    not_ours = {"name": "not-ours", "expression": f"request.userInfo.username != '{ours}'"}
+    not_ours = {"name": "not-ours", "expression": f"request.userInfo.username != '{_OURS}'"}
     for kind, resource, path in (
         ("Run", "runs", ("spec",)),
         ("CronRun", "cronruns", ("spec", "template", "spec")),
@@ -355,10 +360,8 @@ def _queues() -> Iterator[Object]:
 
 
 def _privileges() -> Iterator[Object]:
-    """Only a user with the verb `prioritize` on runs gets a priority above the
-    default, or is not preempted. The controllers copy what the user of a CronRun was allowed."""
-    controllers = rbac.ACCOUNTS[names.CONTROLLERS]
-    ours = f"system:serviceaccount:{controllers}:{names.CONTROLLERS}"
+    """Only a user with the verb `prioritize` on runs gets a priority above the default, or is not
+    preempted. The controllers copy what the user of a CronRun was allowed."""
     may = (
         "authorizer.group('windlass.dev').resource('runs').namespace(object.metadata.namespace)"
         f".check('{privileges.VERB}').allowed()"
@@ -382,11 +385,61 @@ def _privileges() -> Iterator[Object]:
         yield from _policy(_GROUP, "Validating", f"windlass-privileges-of-{resource}", {
             "matchConstraints": _matching(resource, "CREATE", "UPDATE"),
             "matchConditions": [
-                {"name": "not-ours", "expression": f"request.userInfo.username != '{ours}'"},
+                {"name": "not-ours", "expression": f"request.userInfo.username != '{_OURS}'"},
             ],
             "failurePolicy": "Fail",
             "validations": rules,
         }, {"validationActions": ["Deny"]})  # fmt: skip
+
+
+def _host_mounts() -> Iterator[Object]:
+    """A Run mounts a folder of a node only if it is one of those that the administrator listed, or
+    if its user may create pods and could mount it anyway. Only listed folders themselves: below
+    one that jobs write to, a symbolic link could lead anywhere."""
+    may = (
+        "authorizer.group('').resource('pods').namespace(object.metadata.namespace)"
+        ".check('create').allowed()"
+    )
+    listed = f"(has(params.data) && '{HOST_MOUNTS}' in params.data ? "
+    listed += f"params.data['{HOST_MOUNTS}'].split(',') : [])"
+    for key, path in privileges.SPECS.items():
+        resource, spec = key.partition(".")[0], f"object.{'.'.join(path)}"
+        before = spec.replace("object", "oldObject", 1)
+        yield from _policy(_GROUP, "Validating", f"windlass-host-mounts-of-{resource}", {
+            "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
+            "matchConstraints": _matching(resource, "CREATE", "UPDATE"),
+            "matchConditions": [
+                {"name": "not-ours", "expression": f"request.userInfo.username != '{_OURS}'"},
+                {
+                    "name": "mounts-a-node",
+                    "expression": f"has({spec}.mounts) && "
+                    f"{spec}.mounts.exists(m, m.from.startsWith('host:'))",
+                },
+                # Who edits a CronRun edits the command as well as the mounts.
+                {
+                    "name": "changed",
+                    "expression": f"oldObject == null || {before} != {spec}" if len(path) > 1
+                    else f"oldObject == null || !has({before}.mounts) || "
+                    f"{before}.mounts != {spec}.mounts",
+                },
+            ],
+            "failurePolicy": "Fail",
+            "validations": [
+                {
+                    "expression": f"{may} || {spec}.mounts.all(m, !m.from.startsWith('host:') || "
+                    f"m.from.substring(5) in {listed})",
+                    "message": "a folder of a node can be mounted only if the administrator lists "
+                    "it with windlass install --host-mounts DIR; mount a claim: instead",
+                    "reason": "Forbidden",
+                }
+            ],
+        }, {
+            "validationActions": ["Deny"],
+            "paramRef": {
+                "name": capabilities.NAME, "namespace": capabilities.NAMESPACE,
+                "parameterNotFoundAction": "Deny",
+            },
+        })  # fmt: skip
 
 
 def _policy(group: str, word: str, name: str, spec: Object, binding: Object) -> Iterator[Object]:

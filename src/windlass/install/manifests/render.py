@@ -119,7 +119,7 @@ def _settings(options: Options, certificates: Certificates) -> Iterator[Object]:
         ledger=True,
         environments=options.environments,
     )
-    yield _config(capabilities.NAME, facts.data())
+    yield _config(capabilities.NAME, facts.data() | {policies.HOST_MOUNTS: options.host_mounts})
     yield _config(names.INSTALLATION, options.data())
     for lease in (*(each.lease for each in wiring.ALL), service.LEASE):
         # Created here so that no component needs permission to create leases.

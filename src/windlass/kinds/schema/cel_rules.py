@@ -132,6 +132,11 @@ def _stop_reads(array: Json) -> bool:
         return False
 
 
+def _is_class_of_jobs(overrides: Json) -> bool:
+    name = overrides.get("priorityClassName", "")
+    return not name.startswith("system-") and name != "windlass-platform"
+
+
 def _lends_what_it_has(spec: Json) -> bool:
     guarantee = spec.get("guarantee") or {}
     return all(
@@ -318,6 +323,13 @@ RULES: Final[tuple[Rule, ...]] = (
         run.Device, "isolation", "is for shares; whole devices are never shared",
         "!has(self.isolation) || has(self.share) || has(self.memory) || has(self.compute)",
         _isolated_share,
+    ),
+    Rule(
+        run.Overrides, "priorityClassName",
+        "must not be a class of the cluster's own pods: system-*, windlass-platform",
+        "!has(self.priorityClassName) || !(self.priorityClassName.startsWith('system-') || "
+        "self.priorityClassName == 'windlass-platform')",
+        _is_class_of_jobs,
     ),
     Rule(
         run.RunSpec, "completion.role", "must be the name of one of the roles",

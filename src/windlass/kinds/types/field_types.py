@@ -73,7 +73,10 @@ Capability = Annotated[
 ]
 """A capability of a node."""
 
-AbsolutePath = Annotated[str, text(r"/[^\x00:]*", 1024, "be a path that begins with /")]
+AbsolutePath = Annotated[
+    str,
+    text(r"/[^\x00-\x1f\x7f:]*", 1024, "be a path that begins with /, without control characters"),
+]
 Fraction = Annotated[str, text("[1-9][0-9]{0,2}/[1-9][0-9]{0,2}", 7, "be a fraction such as 1/4")]
 PythonVersion = Annotated[
     str, text(r"3\.[0-9]{1,2}(\.[0-9]{1,2})?", 8, 'be a version of Python 3 such as "3.11"')
@@ -82,7 +85,7 @@ Digest = Annotated[str, text("sha256:[0-9a-f]{64}", 71, "be sha256: and 64 hexad
 MountSource = Annotated[
     str,
     text(
-        "((claim|config|secret|dataset):[a-z0-9].*|host:/.*)", 1024,
+        f"((claim|config|secret|dataset):{_LABEL}(\\.{_LABEL})*|host:/[^\\x00-\\x1f\\x7f]*)", 1024,
         "be claim:NAME, host:/path, config:NAME, secret:NAME or dataset:NAME",
     ),
 ]  # fmt: skip

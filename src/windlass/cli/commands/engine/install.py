@@ -41,6 +41,10 @@ def choices(function: Function) -> Function:
             ("--environments",),
             "claim:NAME of a volume that caches environments. [default: no cache]",
         ),
+        (
+            ("--host-mounts",),
+            "DIR[,DIR...] of nodes that members' runs may mount. [default: none]",
+        ),
         (("--ledger",), "secret:NAME/KEY with a PostgreSQL address. [default: a file]"),
         (("--storage",), "s3://BUCKET/PREFIX?endpoint=URL for code and logs. [default: a volume]"),
         (
