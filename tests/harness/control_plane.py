@@ -317,7 +317,7 @@ class ControlPlane(Stoppable):
             f"--client-ca-file={self.ca_file}", f"--token-auth-file={self.directory}/tokens.csv",
             "--service-cluster-ip-range=10.96.0.0/16", f"--service-account-issuer={issuer}",
             f"--service-account-key-file={public}", f"--service-account-signing-key-file={private}",
-            f"--api-audiences={issuer},windlass",
+            f"--api-audiences={issuer}",
             f"--kubelet-client-certificate={kubelet_certificate}",
             f"--kubelet-client-key={kubelet_key}",
             "--kubelet-preferred-address-types=InternalIP", "--authorization-mode=Node,RBAC",

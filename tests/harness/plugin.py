@@ -69,8 +69,10 @@ _ALONE = ("tests/faults/", "tests/load/", "tests/properties/")
 def group_of(nodeid: str) -> str:
     """The group of a test; one worker runs all of a group. A file's tests share the servers that
     the file starts, so both workers do not start them; real nodes are expensive, so one worker has
-    them."""
+    them. The attacks on each engine share a world."""
     file = nodeid.partition("::")[0]
+    if file == "tests/hostile/test_campaign.py":
+        return f"{file}{nodeid.partition('[')[2].partition(':')[0]}"
     on_nodes = file in _ON_NODES or (file.startswith("tests/endtoend/") and "[kubernetes" in nodeid)
     if on_nodes:
         return "real nodes"
