@@ -22,7 +22,7 @@ from tests.hostile.worlds import World
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
-VARIANTS = 3000 if SOAK else 150
+VARIANTS = 3000 if SOAK else 60
 _STRANGERS = ("nora", "nobody", "made-up", "pod", "node")
 """They may write in no team. Rita attacks too, but not her own team: there she may."""
 _ANSWERS = (*range(200, 500), 501, 503, 504, GONE)

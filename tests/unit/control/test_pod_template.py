@@ -12,7 +12,7 @@ from windlass.agent.pods import env
 from windlass.control.model import attempts, ports, unsupported
 from windlass.control.model.capabilities import Engine
 from windlass.control.runs import pod_template
-from windlass.kinds.annotations import PORTS
+from windlass.kinds.annotations import OF_AGENTS, PORTS
 from windlass.kinds.types import core, run
 
 EMBEDDED = Engine(
@@ -48,7 +48,7 @@ def test_a_plain_run_is_as_small_as_it_was():
     assert made.spec.init_containers is None
     assert made.spec.volumes is None
     assert made.spec.containers[0].command == ["true"]
-    assert PORTS not in made.metadata.annotations
+    assert not {PORTS, *OF_AGENTS} & made.metadata.annotations.keys()
 
 
 def test_code_and_requirements_are_prepared_before_the_command():
@@ -113,7 +113,7 @@ def test_shared_memory_is_as_large_as_asked_for(shm, isolation, size):
 def test_overrides_are_honoured_and_ours_cannot_be_overridden():
     overrides = run.Overrides(
         labels={"a": "b", run.LABEL_RUN: "other"},
-        annotations={"c": "d", PORTS: "1-2"},
+        annotations={"c": "d", PORTS: "1-2", **dict.fromkeys(OF_AGENTS, "{}")},
         image_pull_policy="Always",
         image_pull_secrets=["registry"],
         runtime_class_name="kata",

@@ -24,6 +24,7 @@ from windlass.frameworks import group as groups
 from windlass.frameworks import group_file as orders
 from windlass.kinds.annotations import (
     HOST_IMAGE,
+    OF_AGENTS,
     PORTS,
     PROGRESS_VARIABLE,
     ROOT,
@@ -172,7 +173,7 @@ class _Pod:
         }
         for ours in (
             members.ANNOTATION_DEVICES, members.ANNOTATION_RESTART, PORTS, ports.LAYOUT,
-            SCRATCH,
+            SCRATCH, *OF_AGENTS,
         ):  # fmt: skip
             found.pop(ours, None)
         if rendered.scratch:
