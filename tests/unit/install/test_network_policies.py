@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from windlass.install import policies, render
+from windlass.install.manifests import policies, render
 from windlass.install.options import Options
 
 Json = dict[str, Any]
