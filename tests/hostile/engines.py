@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.contract.objects import ok
-from tests.embedded.test_skeleton import Engine
+from tests.embedded.test_first_log_line import Engine
 from tests.harness.control_plane import ControlPlane
 from tests.harness.waiting import until
 from tests.hostile.attack import API, CORE, PLATFORM, run
