@@ -1,7 +1,9 @@
-"""What the token of a node's agent can do, on a real control plane.
+"""What the token of a node's agent can do, and what a run can make the controllers do, on a real
+control plane.
 
-It annotates pods of Runs on its own node and sends logs of Runs of its own node; nothing else, and
-nothing to pods and logs of other nodes.
+An agent annotates pods of Runs on its own node and sends logs of Runs of its own node; nothing
+else, and nothing to pods and logs of other nodes. A Run mounts a folder of a node if its user could
+do so by a pod, or if the administrator listed the folder.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def place(
 ) -> Iterator[Installation]:
     with ControlPlane.start(users={"alice": []}) as plane:
         made = Installation(plane, tmp_path_factory.mktemp("parts"))
-        made.install()
+        made.install("--host-mounts", "/data,/scratch")
         for node in ("n1", "n2"):
             made.add_node(node)
         made.add_team("red", "alice")
@@ -167,3 +169,60 @@ def test_an_agent_writes_logs_of_runs_on_its_node_and_no_others(
     for name in ("mine", "left"):
         assert send(agent, name) == [204, 204], name
         assert len(ok(place.rest.get(listed.format(name)))["items"]) == 1
+
+
+# --- folders of nodes
+
+
+def asked(source: str, kind: str = "Run", name: str = "mounts") -> Json:
+    """A Run, or a CronRun of such Runs, that mounts something."""
+    spec: Json = {"roles": [{"command": ["true"]}], "mounts": [{"from": source, "path": "/x"}]}
+    if kind == "CronRun":
+        spec = {"schedule": "0 0 1 1 *", "suspend": True, "template": {"spec": spec}}
+    return {
+        "apiVersion": "windlass.dev/v1alpha1", "kind": kind, "metadata": {"name": name},
+        "spec": spec,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def alice(place: Installation) -> rest.Rest:
+    found = as_user(place.plane, "alice")
+    refused = asked("host:/etc")
+    runs = f"{API}/namespaces/red/runs"
+    waiting.until(
+        lambda: found.post(runs, refused, dryRun="All").status == 403,
+        "the policy is in force", PATIENCE,
+    )  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("kind", ["Run", "CronRun"])
+@pytest.mark.parametrize(
+    ("source", "allowed"),
+    [
+        ("host:/data", True), ("host:/scratch", True), ("secret:mine", True),
+        ("claim:mine", True), ("host:/data/below", False), ("host:/data/../etc", False),
+        ("host:/datas", False), ("host:/data/", False), ("host:/", False),
+    ],
+)  # fmt: skip
+def test_a_member_mounts_only_listed_folders_of_nodes(
+    place: Installation, alice: rest.Rest, kind: str, source: str, allowed: bool
+) -> None:
+    path = f"{API}/namespaces/red/{kind.lower()}s"
+    answer = alice.post(path, asked(source, kind), dryRun="All")
+    assert answer.status == (201 if allowed else 403), answer.summary
+    if not allowed:
+        assert "windlass install --host-mounts DIR" in answer.summary
+    ok(place.rest.post(path, asked(source, kind), dryRun="All"), 201)
+
+
+def test_a_member_does_not_edit_a_cron_run_that_mounts_what_the_member_may_not(
+    place: Installation, alice: rest.Rest
+) -> None:
+    path = f"{API}/namespaces/red/cronruns"
+    ok(place.rest.post(path, asked("host:/etc", "CronRun", "nightly")), 201)
+    ok(alice.merge(f"{path}/nightly", {"spec": {"schedule": "0 1 1 1 *"}}))
+    mine = {"roles": [{"name": "worker", "command": ["cat", "/x/shadow"]}]}
+    answer = alice.merge(f"{path}/nightly", {"spec": {"template": {"spec": mine}}})
+    assert answer.status == 403, answer.summary
