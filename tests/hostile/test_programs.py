@@ -77,7 +77,7 @@ PROGRAMS: dict[str, str] = {
     "writes the machine's settings": "echo 1 > /proc/sys/kernel/core_pattern",
     "presses a key of the machine": "echo h > /proc/sysrq-trigger",
     "reads the shadow file": "cat /etc/shadow",
-    "reads root's home": "ls -A /root | grep .",
+    "reads root's files": "cat /root/.bashrc /root/.kube/config",
     "leaves its cgroup": "echo $$ > /sys/fs/cgroup/cgroup.procs",
     "raises its priority": _python("os.nice(-10)"),
     "spares itself when memory ends": "echo -1000 > /proc/self/oom_score_adj",
