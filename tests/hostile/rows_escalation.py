@@ -57,6 +57,7 @@ SHARED: list[tuple[object, ...]] = [
     ("creates a node", "POST", f"{CORE}/nodes", {"metadata": {"name": "hostile"}}),
     ("deletes a node", "DELETE", f"{CORE}/nodes/$node"),
     ("reads the metrics of a node's agent", "GET", f"{CORE}/nodes/$node/proxy/metrics/resource"),
+    ("reads the summary of a node's agent", "GET", f"{CORE}/nodes/$node/proxy/stats/summary"),
     ("reports the usage of a node", "PUT", f"{PLATFORM}/nodemetrics/$node", {}),
     ("lists secrets of the system", "GET", f"{CORE}/namespaces/windlass-system/secrets"),
     ("writes a secret of the system", "POST", f"{CORE}/namespaces/windlass-system/secrets",
@@ -136,8 +137,8 @@ def _escalations() -> list[Attack]:
 
 ROWS: list[Attack] = [
     *of({"rita": "a member"}, SHARED),
-    *of({"ada": "an administrator of a team"}, SHARED[:10] + SHARED[12:23]),
-    *of({"nora": "somebody in no team"}, SHARED[:2] + SHARED[13:18]),
+    *of({"ada": "an administrator of a team"}, SHARED[:10] + SHARED[12:24]),
+    *of({"nora": "somebody in no team"}, SHARED[:2] + SHARED[13:19]),
     *of(_MEMBERS | {"nora": "somebody in no team", "node": "a node"}, PROXIES,
         expected=(403, 404)),
     *of(_MEMBERS, SHARED_PATCHES[:7], kind=MERGE),

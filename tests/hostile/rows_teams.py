@@ -58,6 +58,11 @@ READS: list[tuple[str, str, str]] = [
     ("lists archived logs", "GET", f"{_TEAM}/runs/plan/logs"),
     ("reads an archived log", "GET", f"{_TEAM}/runs/plan/logs/0-worker-0-u"),
     ("lists the results of steps", "GET", f"{_TEAM}/steps"),
+    ("lists studies", "GET", f"{_TEAM}/studies"),
+    ("reads a study", "GET", f"{_TEAM}/studies/search"),
+    ("lists the trials of a study", "GET", f"{_TEAM}/studies/search/trials"),
+    ("asks why a pod waits", "GET", f"{_TEAM}/externalpods/$pod/why"),
+    ("reads the usage of a pod", "GET", f"{_TEAM}/podmetrics/$pod"),
     ("lists external pods", "GET", f"{_TEAM}/externalpods"),
     ("reads the usage of pods", "GET", f"{_TEAM}/podmetrics"),
 ]  # fmt: skip
@@ -118,6 +123,11 @@ WRITES: list[tuple[object, ...]] = [
     ("gives up claims", "POST", f"{_TEAM}/steps/release", {"owner": "attacker"}),
     ("reads parts of results", "POST", f"{_TEAM}/steps/similar", {"pipeline": "p", "step": "s"}),
     ("puts the result of a step", "PUT", f"{_TEAM}/stepresults/{_KEY}", _RESULT),
+    ("creates a study", "POST", f"{_TEAM}/studies", {"name": "hostile"}),
+    ("deletes a study", "DELETE", f"{_TEAM}/studies/search"),
+    ("takes over a study", "POST", f"{_TEAM}/studies/search/claim", {"owner": "attacker"}),
+    ("ends a study", "POST", f"{_TEAM}/studies/search/release", {"owner": "attacker"}),
+    ("writes trials", "PUT", f"{_TEAM}/studies/search/trials", {"trials": []}),
     ("writes an archived log", "PUT", f"{_TEAM}/runs/plan/logs/0-worker-0-u?run=$run_uid", {}),
     ("writes a segment of a log", "PUT",
      f"{_TEAM}/runs/plan/logs/0-worker-0-u/worker/0?run=$run_uid", b"forged"),
@@ -125,6 +135,18 @@ WRITES: list[tuple[object, ...]] = [
     ("executes by GET", "GET", f"{_PODS}/$pod/exec?command=id&stdout=true"),
     ("attaches", "POST", f"{_PODS}/$pod/attach?stdout=true"),
     ("forwards a port", "POST", f"{_PODS}/$pod/portforward?ports=80"),
+]  # fmt: skip
+METRICS: list[tuple[str, str, str]] = [
+    ("reads the metrics of all pods", "GET", "/apis/metrics.k8s.io/v1beta1/pods"),
+    ("reads the metrics of a team's pods", "GET",
+     "/apis/metrics.k8s.io/v1beta1/namespaces/blue/pods"),
+    ("reads the metrics of a pod", "GET",
+     "/apis/metrics.k8s.io/v1beta1/namespaces/blue/pods/$pod"),
+]  # fmt: skip
+WORKERS: list[tuple[object, ...]] = [
+    ("takes a call", "POST", f"{_BOX}/worker/take"),
+    ("reads a call", "GET", f"{_BOX}/worker/calls/0"),
+    ("puts a result", "PUT", f"{_BOX}/worker/results/0", b"forged"),
 ]  # fmt: skip
 PATCHES: list[tuple[object, ...]] = [
     ("stops a run", "PATCH", f"{_RUNS}/plan", {"spec": {"stop": True}}),
@@ -158,6 +180,8 @@ ROWS: list[Attack] = [
     *of(_ALL, SECRETS),
     *of({"rita": "a member of another team", "vic": "a viewer of the team"}, WRITES),
     *of({"ada": "an administrator of another team"}, WRITES[:4] + WRITES[16:23]),
+    *of({"rita": "a member of another team"}, METRICS, engines=EMBEDDED),
+    *of({"nobody": "somebody without the mailbox's token"}, WORKERS, expected=UNKNOWN),
     *of(_ALL, PATCHES, kind=MERGE),
     *of({"nobody": "nobody"}, READS[:6] + SECRETS[:2] + WRITES[:3], expected=UNKNOWN),
     *of({"made-up": "a made-up token"}, READS[:2] + SECRETS[:2] + WRITES[:2], expected=UNKNOWN),

@@ -6,6 +6,7 @@ A new attack is a new row in a table.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -25,6 +26,7 @@ from tests.hostile import (
 from tests.hostile.attack import Attack, chosen, doubled
 from tests.hostile.engines import EmbeddedWorld, KubernetesWorld
 from tests.hostile.worlds import World
+from windlass.server.platform import routes
 
 ROWS: list[Attack] = [
     row
@@ -104,3 +106,21 @@ def test_every_row_has_a_name_of_its_own_and_there_are_enough() -> None:
     assert doubled(ROWS) == []
     assert len(list(chosen(ROWS, "embedded"))) > 250
     assert len(list(chosen(ROWS, "kubernetes"))) > 200
+
+
+def test_every_route_of_the_platform_is_attacked() -> None:
+    """A route that is added needs a row."""
+    refused = [row for row in ROWS if not any(code in range(200, 300) for code in row.expected)]
+    tried = {(row.method, row.path.partition("?")[0]) for row in refused}
+    missing = [
+        f"{method} {route.template}"
+        for route in routes.ROUTES
+        for method in route.methods
+        if route.audience != "everyone" and method != "HEAD"
+        and not any(method == how and _matches(route, path) for how, path in tried)
+    ]  # fmt: skip
+    assert missing == []
+
+
+def _matches(route: routes.Route, path: str) -> bool:
+    return re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", route.template), path) is not None
