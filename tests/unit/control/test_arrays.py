@@ -118,6 +118,23 @@ async def test_an_array_runs_each_index_once_and_keeps_only_the_record(world):
     assert await world.children() == []
 
 
+def test_the_record_has_the_nodes_of_indices_that_have_ended():
+    """Their agents send the logs of an index after its Run is deleted."""
+
+    def index(node: str, phase: str) -> run.Run:
+        held = run.Assignment(attempt=0, epoch=1, members={"worker": [run.Member(node=node)]})
+        status = run.RunStatus(phase=phase, assignment=held, past_nodes=["n0"])
+        return run.Run(spec=run.RunSpec(roles=[run.Role(command=["true"])]), status=status)
+
+    array = run.Run(
+        spec=run.RunSpec(roles=[run.Role(command=["true"])]),
+        status=run.RunStatus(past_nodes=["n1"]),
+    )
+    children = [index("n1", "Succeeded"), index("n2", "Failed"), index("n3", "Running")]
+    assert plan.past_nodes(array, children) == {"pastNodes": ["n1", "n0", "n2"]}
+    assert plan.past_nodes(array, children[2:]) == {}
+
+
 async def test_the_run_of_an_index_has_the_job_and_the_index(world):
     await world.submit("3-7:2", 1, priority=30, after=[run.After(run="x", when="any")])
     array = await world.array()

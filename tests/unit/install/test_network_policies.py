@@ -91,7 +91,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("source", "to", "port", "usually", "watched"), ROWS)
-def test_who_reaches_which_of_our_pods(
+def test_only_these_connections_reach_our_pods(
     source: str, to: str, port: int, usually: bool, watched: bool
 ) -> None:
     for options, expected in (

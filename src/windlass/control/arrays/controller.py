@@ -89,9 +89,10 @@ class Arrays:
         await self._release_orphans(key, array)
         if array is None or array.spec.array is None:
             return controller.DONE
-        plan = planning.plan(planning.View(array, self._children(array), self._now()))
+        children = self._children(array)
+        plan = planning.plan(planning.View(array, children, self._now()))
         try:
-            pause = await self._write(array, plan)
+            pause = await self._write(array, plan, children)
         except errors.Conflict:
             return controller.again(_AFTER_CONFLICT)
         # A write that can wait has no result: the stored record has those of all in `release`.
@@ -117,11 +118,15 @@ class Arrays:
     def _shown(self, namespace: str, name: str) -> list[run.Run]:
         return self._runs.by(run_indexes.BY_ARRAY, f"{namespace}/{name}")
 
-    async def _write(self, array: run.Run, plan: planning.Plan) -> float | None:
+    async def _write(
+        self, array: run.Run, plan: planning.Plan, children: list[run.Run]
+    ) -> float | None:
         """Writes the record; or returns when to write it, if that can wait."""
         status: dict[str, Any] = dict(plan.note or {})
         if plan.status is not None:
             status["array"] = _whole(array.status.array, plan.status)
+        if plan.has_news:
+            status |= planning.past_nodes(array, children)
         if plan.move is not None:
             status |= status_patch(array, plan.move, self._now())
         if not status:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -143,6 +143,15 @@ def plan(view: View) -> Plan:
 
 
 # --- the record -----------------------------------------------------------------------------------
+
+
+def past_nodes(array: run.Run, children: Iterable[run.Run]) -> dict[str, list[str]]:
+    """The status patch with the nodes of indices that have ended: agents send the logs of an index
+    after its Run is deleted."""
+    before = array.status.past_nodes or []
+    ended = (child for child in children if child.finished)
+    left = sorted({node for child in ended for node in run.known_nodes(child)} - set(before))
+    return {"pastNodes": [*before, *left][-run.PAST_NODES :]} if left else {}
 
 
 def _record_ended(view: View, record: Tally) -> dict[int, run.Run]:

@@ -88,6 +88,14 @@ def pod_name(run_name: str, run_uid: str, attempt: int, role: str, index: int) -
     return run_name[: 63 - len(member)].rstrip("-.").replace(".", "-") + member
 
 
+def known_nodes(owner: Run) -> list[str]:
+    """The nodes that a Run has or had, the present ones last."""
+    given = owner.status.assignment
+    listed = given.members.values() if given is not None else ()
+    present = sorted({member.node for each in listed for member in each})
+    return [node for node in owner.status.past_nodes or () if node not in present] + present
+
+
 # --- spec: written by users ---------------------------------------------------------------------
 
 

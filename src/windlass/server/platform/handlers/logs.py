@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from windlass.kinds.types.run import Run
+from windlass.kinds.types.run import Run, known_nodes
 from windlass.kinds.values import index_set
 from windlass.podlogs import archive
 from windlass.server.http import queries
@@ -79,14 +79,14 @@ class LogService:
     async def _written_run(self, call: PlatformCall) -> Run:
         """The Run, if it is still the one whose pod wrote the log, on the node of the caller."""
         owner = await self._run(call)
+        if owner.uid != archive.uid_of(call.query.get("run", "")):
+            raise errors.Conflict(f"run {owner.name} was deleted and created again")
         node = call.identity.bound_node
-        if node not in _nodes(owner):
+        if node not in known_nodes(owner):
             raise errors.Forbidden(
                 f"only agents of nodes of run {owner.name} may write its logs: this token belongs "
                 f"to {f'a pod on node {node}' if node else 'no node'}"
             )
-        if owner.uid != archive.uid_of(call.query.get("run", "")):
-            raise errors.Conflict(f"run {owner.name} was deleted and created again")
         return owner
 
 
@@ -96,13 +96,6 @@ def _key(owner: Run, call: PlatformCall) -> str:
     if index is not None and not (index.isdecimal() and int(index) <= index_set.HIGHEST_INDEX):
         raise errors.BadRequest(f"arrayIndex must be a number up to {index_set.HIGHEST_INDEX}")
     return archive.key_of(owner.uid, None if index is None else int(index))
-
-
-def _nodes(owner: Run) -> set[str]:
-    """The nodes that the Run has, or had."""
-    given = owner.status.assignment
-    listed = given.members.values() if given is not None else ()
-    return {member.node for each in listed for member in each} | set(owner.status.past_nodes or ())
 
 
 def _not_a_log(problem: ValueError) -> errors.BadRequest:
