@@ -78,6 +78,10 @@ OF_NODES: list[tuple[object, ...]] = [
     ("deletes another node", "DELETE", f"{CORE}/nodes/$other_node"),
     ("lists the secrets of the system", "GET", f"{CORE}/namespaces/windlass-system/secrets"),
     ("lists the secrets of all teams", "GET", f"{CORE}/secrets"),
+    ("reads a secret of a team without a pod there", "GET", f"{_SECRETS}/keys"),
+    ("lists the secrets of a team without a pod there", "GET", _SECRETS),
+    ("reads a config map of a team without a pod there", "GET",
+     f"{CORE}/namespaces/blue/configmaps/settings"),
 ]  # fmt: skip
 ON_BOTH: list[tuple[object, ...]] = [
     ("executes in a pod on another node", "POST", f"{_PODS}/$pod/exec?command=id"),
@@ -115,7 +119,7 @@ ROWS: list[Attack] = [
     *of({"pod-of-cluster": "a pod's token for the cluster"}, OF_PODS_OBJECTS[:6],
         engines=KUBERNETES),
     *of({"node": "a node"}, OF_NODES, engines=EMBEDDED),
-    *of({"node": _OWN_NODE}, OF_NODES[5:7] + OF_NODES[8:], engines=KUBERNETES),
+    *of({"node": _OWN_NODE}, OF_NODES[5:7] + OF_NODES[8:12], engines=KUBERNETES),
     *of({"node": _OWN_NODE}, ON_BOTH),
     *of({"node": "a node's token"}, [
         ("patches a pod on another node", "PATCH", f"{_PODS}/$pod",
