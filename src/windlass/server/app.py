@@ -31,6 +31,7 @@ from windlass.server.auth import bearer_tokens
 from windlass.server.auth.authenticator import Access, acting_as
 from windlass.server.auth.identity import Attributes, Identity
 from windlass.server.auth.pod_tokens import PodTokens, ensure_key
+from windlass.server.fairness import levels
 from windlass.server.http import bodies, queries
 from windlass.server.http.audit import AuditLog
 from windlass.server.http.request_handler import (
@@ -116,7 +117,10 @@ class App(RequestHandler):
             return json_response(_version())
         match = self._platform.match(path)
         if match is not None and not match.needs_identity:
-            return await self._platform.serve_worker(record, match)
+            caller = levels.of_mailbox(match.parameters["namespace"])
+            return await self._platform.serve_worker(
+                record, match, functools.partial(self.admit, record, *caller)
+            )
         headers = request.headers
         identity = await self._access.authenticate(headers.get("Authorization"))
         if "Impersonate-User" in headers:
@@ -127,6 +131,7 @@ class App(RequestHandler):
                 identity, headers["Impersonate-User"], headers.getall("Impersonate-Group", [])
             )
         record.identity = identity
+        await self.admit(record, *levels.of(identity))
         if match is not None:
             return await self._platform.router.serve(record, identity, match)
         target = paths.parse(path)
@@ -158,7 +163,7 @@ class App(RequestHandler):
         """Refuses a run beyond the number that queues let a user submit."""
         if call.verb != "create" or not await self._submissions.binding():
             return await self._objects.answer(call)
-        body = await bodies.read_object(call.request)
+        body = await bodies.read_object(call.request, yaml=True)
 
         def created() -> str:
             return "" if "dryRun" in call.query else call.created
@@ -170,7 +175,7 @@ class App(RequestHandler):
     async def _prepare_run(self, facts: capabilities.Engine, call: Call) -> None:
         """Checks before a Run is created or deleted."""
         if call.verb == "create":
-            admission.admit_run(facts, await bodies.read_object(call.request))
+            admission.admit_run(facts, await bodies.read_object(call.request, yaml=True))
             call.ledger = facts.ledger
         elif call.verb == "delete" and "dryRun" not in call.query:
             await self._platform.services.usage.release(call.target.namespace, call.target.name)

@@ -35,8 +35,10 @@ from windlass.podlogs import archive
 from windlass.server.apiserver import discovery, openapi
 from windlass.server.auth import request_header
 from windlass.server.auth.delegated import PodTokens, Reviews
+from windlass.server.auth.identity import Identity
 from windlass.server.auth.request_header import FrontProxy
-from windlass.server.http import request_handler
+from windlass.server.fairness import levels
+from windlass.server.http import connections, request_handler, watchdog
 from windlass.server.http.audit import AuditLog
 from windlass.server.http.request_handler import HEALTH, RequestHandler, RequestRecord, only_get
 from windlass.server.http.responses import bytes_response
@@ -120,11 +122,16 @@ class ClusterApp(RequestHandler):
             return await self._scraped(request)
         match = self._platform.match(path)
         if match is not None and not match.needs_identity:
-            return await self._platform.serve_worker(record, match)
+            caller = levels.of_mailbox(match.parameters["namespace"])
+            return await self._platform.serve_worker(
+                record, match, functools.partial(self.admit, record, *caller)
+            )
         identity = self.front.identify(request)
+        proxied = identity is not None
         if identity is None:
-            identity = await self._tokens.identify(request.headers.get("Authorization"))
+            identity = await self._identified(request)
         record.identity = identity
+        await self.admit(record, *levels.of(identity), proxied=proxied)
         if match is not None:
             return await self._platform.router.serve(record, identity, match)
         if path == "/metrics":
@@ -133,6 +140,16 @@ class ClusterApp(RequestHandler):
         if identity.pod is None:
             return _described(request, path)
         raise errors.NotFound("the server could not find the requested resource")
+
+    async def _identified(self, request: web.BaseRequest) -> Identity:
+        """The pod of a token. The cluster's API server reviews unknown ones, so the requests of one
+        address take turns."""
+        flow = self.queues.flow(*levels.of_source(request.remote or ""))
+        await self.queues.enter(flow)
+        try:
+            return await self._tokens.identify(request.headers.get("Authorization"))
+        finally:
+            self.queues.leave(flow)
 
     async def _scraped(self, request: web.BaseRequest) -> web.Response:
         self._agents.set(to=len(await self._node_reports.fresh()))
@@ -225,6 +242,11 @@ async def _sweep(storage: StorageBackends, store: KubernetesStore) -> None:
 
 async def serve(options: argparse.Namespace) -> None:
     """Runs until a signal stops it."""
+    with watchdog.watching():
+        await _serve(options)
+
+
+async def _serve(options: argparse.Namespace) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -294,33 +316,40 @@ async def _until(
     app: ClusterApp,
     facts: Informer[core.ConfigMap],
 ) -> None:
-    runner = web.ServerRunner(app.server(), shutdown_timeout=_STOP_SECONDS)
+    server = app.server()
+    runner = web.ServerRunner(server, shutdown_timeout=_STOP_SECONDS)
     await runner.setup()
     entrance = _Entrance(options.tls_cert, options.tls_key, app.front)
     try:
-        await web.TCPSite(
-            runner, options.host, options.port, ssl_context=entrance.context, backlog=1024,
-            reuse_address=True,
-        ).start()  # fmt: skip
-        gc.collect()
-        gc.freeze()
-        log.info("serving %s on port %d", paths.GROUP, runner.addresses[0][1])
-        woken = asyncio.Event()
-        facts.add_handler(lambda *_: woken.set())
-        waking = asyncio.create_task(_wake_on_stop(woken, stop))
-        while not stop.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_SECONDS):
-                    await woken.wait()
-            woken.clear()
-            with contextlib.suppress(request_header.NotConfigured, OSError, ssl.SSLError):
-                app.front = FrontProxy.read(_found(facts))
-                entrance.renew(app.front)
-        await waking
-        app._stopping = True
+        bound = connections.bind(options.host, options.port)
+        listener = connections.Listener(server, bound, entrance.context)
+        async with listener.accepting():
+            gc.collect()
+            gc.freeze()
+            log.info("serving %s on port %d", paths.GROUP, listener.port)
+            await _renew(stop, app, facts, entrance)
+            app._stopping = True
     finally:
         await runner.cleanup()
         log.info("stopped")
+
+
+async def _renew(
+    stop: asyncio.Event, app: ClusterApp, facts: Informer[core.ConfigMap], entrance: _Entrance
+) -> None:
+    """Takes up new certificates and authorities until the server stops."""
+    woken = asyncio.Event()
+    facts.add_handler(lambda *_: woken.set())
+    waking = asyncio.create_task(_wake_on_stop(woken, stop))
+    while not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_POLL_SECONDS):
+                await woken.wait()
+        woken.clear()
+        with contextlib.suppress(request_header.NotConfigured, OSError, ssl.SSLError):
+            app.front = FrontProxy.read(_found(facts))
+            entrance.renew(app.front)
+    await waking
 
 
 async def _wake_on_stop(woken: asyncio.Event, stop: asyncio.Event) -> None:

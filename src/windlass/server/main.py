@@ -17,9 +17,11 @@ import ipaddress
 import logging
 import os
 import signal
+import socket
 import ssl
 import stat
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -35,7 +37,7 @@ from windlass.podlogs import archive
 from windlass.server import bootstrap, default_services
 from windlass.server.app import App, make_app, stop_app
 from windlass.server.auth import certificates, node_credentials
-from windlass.server.http import request_handler, watchdog
+from windlass.server.http import connections, port_holder, request_handler, watchdog
 from windlass.server.http.audit import AuditLog
 from windlass.store import errors
 from windlass.store.embedded import migrations
@@ -46,6 +48,10 @@ from windlass.version import VERSION
 log = logging.getLogger("windlass.server")
 
 _STOP_SECONDS = 10.0
+_PORT_SECONDS = 5.0
+"""How long another process may still have the port: connections of the last start end, or a job
+ends."""
+_PORT_POLL_SECONDS = 0.2
 _RENEWAL_CHECK_SECONDS = 24 * 3600.0
 
 
@@ -227,37 +233,45 @@ async def _listening(options: Options, app: App) -> AsyncIterator[tuple[str, byt
         context = certificates.server_context(files)
     except (OSError, ssl.SSLError) as problem:
         raise StartError(f"the TLS certificate cannot be used: {problem}") from problem
-    runner = web.ServerRunner(app.server(), shutdown_timeout=_STOP_SECONDS)
+    server = app.server()
+    runner = web.ServerRunner(server, shutdown_timeout=_STOP_SECONDS)
     await runner.setup()
     renewal = asyncio.create_task(_renew(options, context))
     try:
-        port = await _bind(runner, options, context)
-        host = _host_for_clients(options.host)
-        yield f"https://{host}:{port}", files.authority_pem()
+        listener = connections.Listener(server, await _bind(options), context)
+        async with listener.accepting():
+            host = _host_for_clients(options.host)
+            yield f"https://{host}:{listener.port}", files.authority_pem()
     finally:
         renewal.cancel()
         await runner.cleanup()
 
 
-async def _bind(runner: web.ServerRunner, options: Options, context: ssl.SSLContext) -> int:
+async def _bind(options: Options) -> list[socket.socket]:
+    """Listens on the given port, or on that of the last start, which clients know."""
     remembered = bootstrap.known_port(options.state / "kubeconfig")
-    choices = [options.port] if options.port is not None else [remembered, 0]
-    for port in choices:
-        site = web.TCPSite(
-            runner, options.host, port, ssl_context=context, backlog=1024, reuse_address=True
-        )
+    port = remembered if options.port is None else options.port
+    deadline = time.monotonic() + (_PORT_SECONDS if port else 0.0)
+    while True:
         try:
-            await site.start()
+            return connections.bind(options.host, port)
         except OSError as problem:
-            if port == choices[-1]:
-                why = os.strerror(problem.errno) if problem.errno else str(problem)
-                raise StartError(
-                    f"cannot listen on {options.host}:{port}: {why}; choose another address with "
-                    "--listen HOST:PORT"
-                ) from problem
-            continue
-        return int(runner.addresses[0][1])
-    raise AssertionError("unreachable")
+            if problem.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
+                raise StartError(_unbound(options, port, problem)) from problem
+        await asyncio.sleep(_PORT_POLL_SECONDS)
+
+
+def _unbound(options: Options, port: int, problem: OSError) -> str:
+    why = os.strerror(problem.errno) if problem.errno and problem.errno > 0 else str(problem)
+    address = f"{options.host}:{port}"
+    if problem.errno != errno.EADDRINUSE:
+        return f"cannot listen on {address}: {why}; choose another address with --listen HOST:PORT"
+    holder = port_holder.describe(port)
+    known = options.port is None
+    return (
+        f"cannot listen on {address}: {why}, by {holder}; stop it, or choose another address with "
+        "--listen HOST:PORT" + (", after which kubeconfigs with this address fail" if known else "")
+    )
 
 
 async def _renew(options: Options, context: ssl.SSLContext) -> None:

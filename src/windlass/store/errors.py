@@ -136,6 +136,13 @@ class TooManyRequests(ApiError):
     reason = "TooManyRequests"
 
 
+class RequestTimeout(ApiError):
+    """The client was too slow; the server did not execute the request."""
+
+    code = 408
+    reason = "RequestTimeout"
+
+
 class ServerTimeout(ApiError):
     code = 504
     reason = "Timeout"
@@ -157,7 +164,7 @@ _BY_REASON: dict[str, type[ApiError]] = {
     for cls in (
         BadRequest, Unauthorized, Forbidden, NotFound, MethodNotAllowed, NotAcceptable,
         AlreadyExists, Conflict, Gone, TooLarge, UnsupportedMediaType, Invalid, TooManyRequests,
-        ServerTimeout, Unavailable,
+        RequestTimeout, ServerTimeout, Unavailable,
     )
 }  # fmt: skip
 _BY_REASON["Gone"] = Gone

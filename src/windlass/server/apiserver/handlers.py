@@ -123,12 +123,13 @@ class Objects:
         if call.form.encoding != "json":
             raise errors.NotAcceptable("a watch is served as application/json only")
         lines = streams.watch_lines(batches, _event_encoder(call))
+        call.record.open_stream()
         call.record.begin(200)
         self._metrics.watching(target.resource.key, 1)
         try:
             return await self._streams.serve(
                 call.request, lines, "application/json", seconds=query.timeout_seconds,
-                still=call.still,
+                still=call.still, pace=call.record.take_turn,
             )  # fmt: skip
         finally:
             self._metrics.watching(target.resource.key, -1)
@@ -137,7 +138,8 @@ class Objects:
 
     async def _create(self, call: Call) -> web.Response:
         target, options = call.target, queries.writing(call.query, call.identity.user)
-        body = await bodies.read_object(call.request, strict=options.field_validation == "Strict")
+        strict = options.field_validation == "Strict"
+        body = await bodies.read_object(call.request, strict=strict, yaml=True)
         admission.admit_create(call.identity, target.resource, body)
         place = (target.namespace, "")
         await admission.admit_queue(self._api, target.resource, place, body)
@@ -151,7 +153,8 @@ class Objects:
 
     async def _update(self, call: Call) -> web.Response:
         target, options = call.target, queries.writing(call.query, call.identity.user)
-        body = await bodies.read_object(call.request, strict=options.field_validation == "Strict")
+        strict = options.field_validation == "Strict"
+        body = await bodies.read_object(call.request, strict=strict, yaml=True)
         _refuse_other_name(target, body)
         if not target.subresource:
             place = (target.namespace, target.name)
@@ -223,10 +226,12 @@ class Objects:
         pod = await self._pod(call)
         if self._gateway is None:
             raise node_proxy.unreachable("the log", pod)
+        call.record.open_stream()
         pieces = self._gateway.log(pod, options)
         return await self._streams.serve(
-            call.request, pieces, "text/plain", first_timeout=_LOG_TIMEOUT, still=call.still
-        )
+            call.request, pieces, "text/plain", first_timeout=_LOG_TIMEOUT, still=call.still,
+            pace=call.record.take_turn,
+        )  # fmt: skip
 
     async def _session(self, call: Call) -> web.StreamResponse:
         kind: Any = call.target.subresource
@@ -234,6 +239,7 @@ class Objects:
         pod = await self._pod(call)
         if self._gateway is None:
             raise node_proxy.unreachable(kind, pod)
+        call.record.open_stream()
         session = node_proxy.Session(call.request, kind)
 
         async def accept() -> web.WebSocketResponse:
@@ -363,7 +369,7 @@ def _refuse_other_name(target: Target, body: dict[str, Any]) -> None:
 async def _delete_body(request: web.BaseRequest) -> dict[str, Any] | None:
     if not request.can_read_body or request.content_length == 0:
         return None
-    return await bodies.read_object(request)
+    return await bodies.read_object(request, yaml=True)
 
 
 def _header_text(text: str) -> str:

@@ -6,12 +6,14 @@ Called by `server.apiserver.handlers`. For any input the result is a value or a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent import futures
-from typing import Any
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
@@ -29,6 +31,15 @@ MAX_REVIEW_BYTES = 64 << 10
 """Limit of requests that need no role, such as SelfSubjectAccessReview."""
 _OFF_LOOP_BYTES = 32 << 10
 """Larger bodies are parsed in a worker thread, so that other requests are answered meanwhile."""
+_OFF_LOOP_YAML_BYTES = 2 << 10
+"""For YAML, which takes a hundred times longer."""
+BODY_SECONDS = 10.0
+"""A body has this time, and the time of its largest size at the least rate."""
+_LEAST_RATE = 64 << 10
+PIECE_SECONDS = 30.0
+"""The longest pause inside of an upload."""
+_LEAST_UPLOAD_RATE = 1 << 10
+"""Bytes per second of an upload, on average."""
 _PARSERS = futures.ThreadPoolExecutor(2, "request-body")
 _YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 
@@ -39,12 +50,27 @@ _PATCHES: dict[str, PatchType] = {
 }
 
 
+class Turns(Protocol):
+    """What a request has under TURNS: its caller's turns in the worker threads."""
+
+    def parsing(self) -> AbstractAsyncContextManager[None]: ...
+
+
+TURNS: web.RequestKey[Turns] = web.RequestKey("turns", Turns)
+"""Where a request has its `Turns`."""
+
+
 async def read_object(
-    request: web.BaseRequest, *, strict: bool = False, limit: int = MAX_BYTES
+    request: web.BaseRequest, *, strict: bool = False, limit: int = MAX_BYTES, yaml: bool = False
 ) -> dict[str, Any]:
-    """The object in the body. `strict` refuses duplicate fields, which JSON itself allows."""
+    """The object in the body. `strict` refuses duplicate fields, which JSON itself allows; `yaml`
+    also accepts YAML."""
+    media_type = _media_type(request)
+    if media_type in _YAML and not yaml:
+        raise _unknown_type("application/json, " + protobuf.MEDIA_TYPE)
     data = await read(request, limit)
-    value = await _off_loop(functools.partial(_decode, _media_type(request), data, strict), data)
+    parse = functools.partial(_decode, media_type, data, strict)
+    value = await _off_loop(request, parse, data)
     if not isinstance(value, dict):
         raise errors.BadRequest("the body must be a JSON object")
     return value
@@ -63,11 +89,14 @@ def _decode(media_type: str, data: bytes, strict: bool) -> Any:
     raise _unknown_type("application/json, application/yaml, " + protobuf.MEDIA_TYPE)
 
 
-async def _off_loop(parse: Callable[[], Any], data: bytes) -> Any:
-    """The result of `parse`; of large bodies in a worker thread."""
-    if len(data) <= _OFF_LOOP_BYTES:
+async def _off_loop(request: web.BaseRequest, parse: Callable[[], Any], data: bytes) -> Any:
+    """The result of `parse`; of large bodies, and of YAML, in a worker thread."""
+    most = _OFF_LOOP_YAML_BYTES if _media_type(request) in _YAML else _OFF_LOOP_BYTES
+    if len(data) <= most:
         return parse()
-    return await asyncio.get_running_loop().run_in_executor(_PARSERS, parse)
+    turns = request.get(TURNS)
+    async with turns.parsing() if turns is not None else contextlib.nullcontext():
+        return await asyncio.get_running_loop().run_in_executor(_PARSERS, parse)
 
 
 async def read_patch(request: web.BaseRequest) -> tuple[Any, PatchType]:
@@ -81,7 +110,7 @@ async def read_patch(request: web.BaseRequest) -> tuple[Any, PatchType]:
     if patch_type is None:
         raise _unknown_type(", ".join(_PATCHES))
     data = await read(request)
-    patch = await _off_loop(functools.partial(decode_json, data), data)
+    patch = await _off_loop(request, functools.partial(decode_json, data), data)
     if not isinstance(patch, list if patch_type == "json" else dict):
         wanted = "array" if patch_type == "json" else "object"
         raise errors.BadRequest(f"the body of a {media_type} patch must be a JSON {wanted}")
@@ -92,7 +121,10 @@ async def read(request: web.BaseRequest, limit: int = MAX_BYTES) -> bytes:
     if (request.content_length or 0) > limit:
         raise _too_large(limit)
     try:
-        data = await request.read()
+        async with asyncio.timeout(None if request.content.is_eof() else _seconds(limit)):
+            data = await request.read()
+    except TimeoutError:
+        raise _too_slow() from None
     except web.HTTPRequestEntityTooLarge as problem:
         raise _too_large(MAX_BYTES) from problem
     except (ValueError, OSError, web.RequestPayloadError) as problem:
@@ -101,6 +133,36 @@ async def read(request: web.BaseRequest, limit: int = MAX_BYTES) -> bytes:
     if len(data) > limit:  # sent in chunks, so that its length was not known before
         raise _too_large(limit)
     return data
+
+
+async def pieces(request: web.BaseRequest, size: int) -> AsyncIterator[bytes]:
+    """The body of an upload as it arrives. RequestTimeout when it stops coming, or comes so slowly
+    that only an attacker sends it."""
+    loop = asyncio.get_running_loop()
+    began, received = loop.time(), 0
+    source = aiter(request.content.iter_chunked(size))
+    while True:
+        try:
+            async with asyncio.timeout(PIECE_SECONDS):
+                piece = await anext(source, None)
+        except TimeoutError:
+            raise _too_slow() from None
+        if piece is None:
+            return
+        received += len(piece)
+        spent = loop.time() - began
+        if spent > PIECE_SECONDS and received < spent * _LEAST_UPLOAD_RATE:
+            raise _too_slow()
+        yield piece
+
+
+def _seconds(limit: int) -> float:
+    """The time that a whole body of this limit may take."""
+    return BODY_SECONDS + limit / _LEAST_RATE
+
+
+def _too_slow() -> errors.RequestTimeout:
+    return errors.RequestTimeout("the body of the request did not arrive in time; send it again")
 
 
 def decode_json(data: bytes) -> Any:

@@ -8,17 +8,21 @@ once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from windlass.server.auth.identity import Identity
-from windlass.server.http import bodies
+from windlass.server.fairness import levels
+from windlass.server.fairness.queues import PARSING, Flow, RequestQueues
+from windlass.server.fairness.settings import Settings
+from windlass.server.http import bodies, connections
 from windlass.server.http.audit import AuditEntry, AuditLog, timestamp
 from windlass.server.http.metrics import Metrics
 from windlass.server.http.responses import json_response
@@ -38,12 +42,16 @@ class RequestRecord:
     """The attributes of a request after its response, for metrics and the audit log."""
 
     __slots__ = (
-        "audit", "dry_run", "identity", "impersonator", "name", "namespace", "object", "reason",
-        "request", "resource", "subresource", "verb",
+        "audit", "dry_run", "flow", "identity", "impersonator", "name", "namespace", "object",
+        "queues", "reason", "request", "resource", "streaming", "subresource", "verb",
     )  # fmt: skip
 
-    def __init__(self, request: web.BaseRequest) -> None:
+    def __init__(self, request: web.BaseRequest, queues: RequestQueues | None = None) -> None:
         self.request = request
+        self.queues = queues
+        self.flow: Flow | None = None
+        """The caller whose seat the request has."""
+        self.streaming = False
         self.identity: Identity | None = None
         self.verb = request.method.lower() if request.method in _METHODS else "other"
         self.resource = ""
@@ -66,6 +74,49 @@ class RequestRecord:
         """Sets the verb and the resource of a request that is not for an object."""
         self.verb, self.resource = verb, resource
 
+    def open_stream(self) -> None:
+        """The request stays open or waits for something: it gives back its seat, and counts as a
+        stream of its caller. TooManyRequests if the caller has too many."""
+        if self.flow is None or self.queues is None or self.streaming:
+            return
+        self.queues.open_stream(self.flow)
+        self.streaming = True
+        self.queues.leave(self.flow)
+        connection = connections.connection_of(self.request)
+        if connection is not None:
+            connection.streaming = True
+
+    async def take_turn(self) -> None:
+        """Before a piece of a stream is written: callers with many streams take turns."""
+        if self.flow is not None and self.queues is not None and self.flow.paced:
+            await self.queues.turn(self.flow)
+
+    def leave(self) -> None:
+        """The response is ready."""
+        flow, self.flow = self.flow, None
+        if flow is None or self.queues is None:
+            return
+        if not self.streaming:
+            self.queues.leave(flow)
+            return
+        self.queues.close_stream(flow)
+        connection = connections.connection_of(self.request)
+        if connection is not None:
+            connection.streaming = False
+
+    @contextlib.asynccontextmanager
+    async def parsing(self) -> AsyncIterator[None]:
+        """Around work in a thread: one at a time of each caller, callers in turn."""
+        if self.flow is None or self.queues is None:
+            yield
+            return
+        own = self.queues.flow(PARSING, self.flow.name)
+        await self.queues.enter(own)
+        try:
+            yield
+        finally:
+            self.queues.leave(own)
+
     def audit_entry(self, code: int) -> AuditEntry:
         return AuditEntry(
             time=timestamp(),
@@ -87,10 +138,16 @@ class RequestRecord:
 class RequestHandler:
     def __init__(self, audit: AuditLog | None) -> None:
         self.metrics = Metrics()
+        self.queues = RequestQueues(self.metrics.registry)
+        self.connections = connections.Connections(self.metrics.registry)
         self._audit = audit
         self._stopping = False
 
-    def server(self) -> web.Server:
+    def apply_limits(self, settings: Settings) -> None:
+        """Limits that an administrator changed."""
+        self.queues.apply(settings.levels)
+
+    def server(self) -> connections.Server:
         """The aiohttp server to bind; call it inside the running loop."""
         loop = asyncio.get_running_loop()
 
@@ -99,26 +156,72 @@ class RequestHandler:
                 message, payload, protocol, writer, task, loop, client_max_size=bodies.MAX_BYTES
             )
 
-        return web.Server(
-            self.handle, request_factory=request_of, access_log=None, keepalive_timeout=75.0
-        )
+        return connections.Server(
+            self.handle, self.connections, self._lost, request_factory=request_of, access_log=None,
+            keepalive_timeout=connections.IDLE_SECONDS,
+        )  # fmt: skip
+
+    def _lost(self, connection: connections.Connection) -> None:
+        flow = self.connections.remove(connection)
+        if flow is not None:
+            self.queues.forget(flow)
+
+    async def admit(
+        self, record: RequestRecord, level: str, name: str, *, proxied: bool = False
+    ) -> None:
+        """Returns when the request of this caller may execute. `proxied`: the connection is that
+        of a proxy, for many callers."""
+        flow = self.queues.flow(level, name)
+        connection = connections.connection_of(record.request)
+        if connection is not None and not connection.signed_in:
+            self._sign_in(connection, None if proxied else flow)
+        await self.queues.enter(flow)
+        record.flow = flow
+
+    def _sign_in(self, connection: connections.Connection, flow: Flow | None) -> None:
+        if flow is not None and flow.connections >= flow.level.limits.connections:
+            raise self.queues.refusal(
+                flow, "connections", f"has {flow.connections} connections open; close some"
+            )
+        self.connections.sign_in(connection, flow)
+
+    async def _refuse_unknown(self, request: web.BaseRequest) -> None:
+        """Refusals of one address take turns: they must not keep others waiting."""
+        flow = self.queues.flow(*levels.of_source(request.remote or ""))
+        await self.queues.enter(flow)
+        self.queues.leave(flow)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        record = RequestRecord(request)
+        record = RequestRecord(request, self.queues)
+        request[bodies.TURNS] = record
         record.audit = self._write_audit
         started = time.perf_counter()
         try:
             response = await self._answer(request, record)
         except errors.ApiError as problem:
-            record.reason = problem.reason
-            response = _status_response(problem)
+            response = await self._refused(record, problem)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception:
             response = _internal_error(request)
+        finally:
+            record.leave()
         code = response.status
         self.metrics.observe(record.verb, record.resource, code, time.perf_counter() - started)
         record.audit(record, code)
+        return response
+
+    async def _refused(self, record: RequestRecord, problem: errors.ApiError) -> web.Response:
+        if isinstance(problem, errors.Unauthorized):
+            try:
+                await self._refuse_unknown(record.request)
+            except errors.TooManyRequests as too_many:
+                problem = too_many
+        record.reason = problem.reason
+        response = _status_response(problem)
+        if record.flow is None:
+            # Unknown callers, and callers with too many requests or connections, start anew.
+            response.force_close()
         return response
 
     def _write_audit(self, record: RequestRecord, code: int) -> None:
@@ -136,6 +239,8 @@ class RequestHandler:
 
     def _metrics_page(self, request: web.BaseRequest) -> web.Response:
         only_get(request)
+        self.queues.publish()
+        self.connections.publish()
         page = self.metrics.registry.render().encode()
         return web.Response(body=page, headers={"Content-Type": prometheus.EXPOSITION})
 

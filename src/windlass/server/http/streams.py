@@ -33,6 +33,9 @@ RIGHTS_SECONDS = 10.0
 Still = Callable[[], Awaitable[bool]]
 """Whether a caller still has the permission that it had at the start."""
 
+Pace = Callable[[], Awaitable[None]]
+"""Returns when the next piece may be written."""
+
 Encode = Callable[[list[RawEvent]], bytes]
 """A batch of events as lines."""
 
@@ -41,6 +44,7 @@ Encode = Callable[[list[RawEvent]], bytes]
 class _Open:
     request: web.BaseRequest
     still: Still | None = None
+    pace: Pace | None = None
 
 
 class Streams:
@@ -60,6 +64,7 @@ class Streams:
         seconds: float | None = None,
         first_timeout: float = 0.0,
         still: Still | None = None,
+        pace: Pace | None = None,
     ) -> web.StreamResponse:
         """Writes the pieces until they end, the time is up, or `still` returns False. An error
         before the first piece, within `first_timeout`, is raised, so that it becomes a proper
@@ -73,7 +78,7 @@ class Streams:
         response = web.StreamResponse(headers={"Content-Type": content_type})
         try:
             await response.prepare(request)
-            await self._pump(_Open(request, still), response, first, pieces, seconds)
+            await self._pump(_Open(request, still, pace), response, first, pieces, seconds)
         except ConnectionError:
             pass  # the client is gone; it can reconnect and resume
         except errors.ApiError as problem:
@@ -111,6 +116,8 @@ class Streams:
                 self._register(timeout, opened)
                 piece = await first
                 while piece is not None:
+                    if opened.pace is not None:
+                        await opened.pace()
                     await response.write(piece)
                     piece = await _next(pieces)
         except TimeoutError:

@@ -95,9 +95,12 @@ class PlatformApi:
         await self.services.rendezvous.stop()
         await self.services.runs.stop()
 
-    async def serve_worker(self, record: RequestRecord, match: Match) -> web.StreamResponse:
-        """The answer to a worker of a mailbox, whose token the access rule checks."""
-        return await self.router.serve(record, _WORKER, match)
+    async def serve_worker(
+        self, record: RequestRecord, match: Match, admitted: Callable[[], Awaitable[None]]
+    ) -> web.StreamResponse:
+        """The answer to a worker of a mailbox, whose token the access rule checks; then
+        `admitted` is called."""
+        return await self.router.serve(record, _WORKER, match, admitted)
 
     async def _worker_settings(self) -> dict[str, str]:
         """How pods reach this server and, where they run images, which Python they have."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import urllib.parse
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
@@ -83,9 +83,14 @@ class Router:
         return None
 
     async def serve(
-        self, record: RequestRecord, identity: Identity, match: Match
+        self,
+        record: RequestRecord,
+        identity: Identity,
+        match: Match,
+        admitted: Callable[[], Awaitable[None]] | None = None,
     ) -> web.StreamResponse:
-        """The handler's answer. Forbidden, Unauthorized, or MethodNotAllowed without calling it."""
+        """The handler's answer. Forbidden, Unauthorized, or MethodNotAllowed without calling it.
+        `admitted` is called once the access rule is satisfied."""
         found = match.routes.get(record.request.method)
         if found is None:
             raise method_not_allowed()
@@ -94,6 +99,10 @@ class Router:
             record.describe(route.verb, f"{route.resource}.{GROUP}")
         call = PlatformCall(record.request, match.parameters, identity)
         await route.access.check(call, self._authorizers)
+        if admitted is not None:
+            await admitted()
+        if route.waits:
+            record.open_stream()
         return await handler(call)
 
 

@@ -78,6 +78,8 @@ class Route:
     """The media type of the request's body; "": it has none."""
     embedded: bool = False
     """Served by the embedded engine only."""
+    waits: bool = False
+    """It waits for something or moves much data: it has no seat, and counts as a stream."""
 
     @property
     def audience(self) -> Audience:
@@ -155,6 +157,7 @@ _RUN_ROUTES = (
     Route(
         f"{_RUN}/addresses", ("GET",), _GET_RUN, lambda s: s.rendezvous.addresses,
         "Addresses of the Run's pods.", "addresses", parameters=parameters.RENDEZVOUS,
+        waits=True,
     ),
     Route(
         f"{_RUN}/logs", ("GET",), _READ_LOGS, lambda s: s.logs.list,
@@ -164,6 +167,7 @@ _RUN_ROUTES = (
     Route(
         f"{_RUN}/logs/{{log}}", ("GET",), _READ_LOGS, lambda s: s.logs.read,
         "One archived log.", "logs", parameters=parameters.LOG, reply=Reply(media=("text/plain",)),
+        waits=True,
     ),
     Route(
         f"{_RUN}/logs/{{log}}", ("PUT",), _WRITE_LOGS, lambda s: s.logs.put_record,
@@ -232,11 +236,12 @@ _CODE_ROUTES = (
     ),
     Route(
         f"{_NAMESPACE}/blobs/{{digest}}", ("GET",), _CODE, lambda s: s.blobs.get,
-        "Content of a blob.", "blobs", reply=_CONTENT,
+        "Content of a blob.", "blobs", reply=_CONTENT, waits=True,
     ),
     Route(
         f"{_NAMESPACE}/blobs/{{digest}}", ("PATCH",), _CODE, lambda s: s.blobs.upload,
         "Uploads a piece of a blob.", "blobs", "patch", parameters.UPLOAD, _EMPTY, _BYTES,
+        waits=True,
     ),
 )  # fmt: skip
 
@@ -251,11 +256,11 @@ _MAILBOX_ROUTES = (
     ),
     Route(
         f"{_BOX}/events", ("GET",), _CREATE_RUNS, lambda s: s.mailboxes.events,
-        "Events since a position.", parameters=parameters.EVENTS,
+        "Events since a position.", parameters=parameters.EVENTS, waits=True,
     ),
     Route(
         f"{_BOX}/calls/{{key}}", ("PUT",), _CREATE_RUNS, lambda s: s.mailboxes.put_call,
-        "Puts a call.", reply=_EMPTY, body=_BYTES,
+        "Puts a call.", reply=_EMPTY, body=_BYTES, waits=True,
     ),
     Route(
         f"{_BOX}/calls/{{key}}", ("DELETE",), _CREATE_RUNS, lambda s: s.mailboxes.discard_call,
@@ -263,19 +268,20 @@ _MAILBOX_ROUTES = (
     ),
     Route(
         f"{_BOX}/results/{{key}}", ("GET",), _CREATE_RUNS, lambda s: s.mailboxes.result,
-        "The result of a call.", reply=_CONTENT,
+        "The result of a call.", reply=_CONTENT, waits=True,
     ),
     Route(
         f"{_BOX}/worker/take", ("POST",), MailboxToken(), lambda s: s.mailboxes.take,
-        "The next call for a worker.", parameters=parameters.WORKER, reply=_CONTENT,
+        "The next call for a worker.", parameters=parameters.WORKER, reply=_CONTENT, waits=True,
     ),
     Route(
         f"{_BOX}/worker/calls/{{key}}", ("GET",), MailboxToken(), lambda s: s.mailboxes.read_call,
-        "A call, for a worker.", reply=_CONTENT,
+        "A call, for a worker.", reply=_CONTENT, waits=True,
     ),
     Route(
         f"{_BOX}/worker/results/{{key}}", ("PUT",), MailboxToken(),
         lambda s: s.mailboxes.put_result, "Puts the result of a call.", reply=_EMPTY, body=_BYTES,
+        waits=True,
     ),
 )  # fmt: skip
 

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from windlass.kinds.types import core, cronrun, run
 from windlass.kinds.types.meta import Object
+from windlass.server.http import bodies
 from windlass.server.platform.call import PlatformCall
 from windlass.server.platform.paths import GROUP, VERSION
 from windlass.server.storage.interfaces import BlobRef, BlobStore
@@ -81,8 +82,8 @@ class BlobService:
         size = await self._blobs.size(blob)
         if size is not None:
             return web.Response(status=204, headers={OFFSET: str(size), LENGTH: str(size)})
-        pieces = request.content.iter_chunked(_PIECE)
-        received = await self._blobs.append(blob, offset, length, aiter(pieces))
+        pieces = bodies.pieces(request, _PIECE)
+        received = await self._blobs.append(blob, offset, length, pieces)
         return web.Response(status=204, headers={OFFSET: str(received), LENGTH: str(length)})
 
     async def sweep(self) -> int:

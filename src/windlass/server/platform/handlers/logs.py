@@ -18,7 +18,7 @@ from aiohttp import web
 from windlass.kinds.types.run import Run, known_nodes
 from windlass.kinds.values import index_set
 from windlass.podlogs import archive
-from windlass.server.http import queries
+from windlass.server.http import bodies, queries
 from windlass.server.http.responses import json_response
 from windlass.server.http.streams import Streams
 from windlass.server.platform import paths
@@ -54,7 +54,7 @@ class LogService:
     async def put_segment(self, call: PlatformCall) -> web.Response:
         owner = await self._written_run(call)
         log, container = call.parameters["log"], call.parameters["container"]
-        data = await call.request.read()
+        data = await bodies.read(call.request)
         try:
             number = int(call.parameters["number"])
             segment = archive.Segment(owner.namespace, call.query["run"], log, container, number)
@@ -65,7 +65,7 @@ class LogService:
 
     async def put_record(self, call: PlatformCall) -> web.Response:
         owner = await self._written_run(call)
-        data = await call.request.read()
+        data = await bodies.read(call.request)
         try:
             key = call.query["run"]
             await self._logs.put_record(owner.namespace, key, call.parameters["log"], data)

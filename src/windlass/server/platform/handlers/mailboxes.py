@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
+from windlass.server.http import bodies
 from windlass.server.http.responses import json_response
 from windlass.server.platform.call import PlatformCall
 from windlass.server.storage.interfaces import (
@@ -238,7 +239,7 @@ class _Heartbeats:
 
 async def _bounded(request: web.BaseRequest) -> AsyncIterator[bytes]:
     size = 0
-    async for piece in request.content.iter_chunked(_PIECE):
+    async for piece in bodies.pieces(request, _PIECE):
         size += len(piece)
         if size > MOST_BYTES:
             raise errors.TooLarge(

@@ -22,6 +22,7 @@ from windlass.kinds.types import core
 from windlass.kinds.values import times
 from windlass.ledger.ingest import utilization
 from windlass.server.auth.identity import Identity
+from windlass.server.http import bodies
 from windlass.server.http.responses import json_response
 from windlass.server.platform.call import PlatformCall
 from windlass.store import errors, interface
@@ -98,7 +99,7 @@ class MetricsService:
         """A report of a node's agent; the answer says when the agent sends the next one."""
         if self._push is None:
             raise errors.MethodNotAllowed("this server asks the agents for their metrics")
-        node, body = call.parameters["node"], await call.request.read()
+        node, body = call.parameters["node"], await bodies.read(call.request)
         return json_response({"nextSeconds": await self._push.take(call.identity, node, body)})
 
     async def measured(self) -> utilization.Measured:
