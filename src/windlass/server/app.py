@@ -131,7 +131,8 @@ class App(RequestHandler):
                 identity, headers["Impersonate-User"], headers.getall("Impersonate-Group", [])
             )
         record.identity = identity
-        await self.admit(record, *levels.of(identity))
+        if not self.admitted(record, identity):
+            await self.admit(record, *levels.of(identity))
         if match is not None:
             return await self._platform.router.serve(record, identity, match)
         target = paths.parse(path)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 from windlass.server.fairness.settings import DEFAULTS, NAME, NAMESPACE, LevelLimits, Settings
 from windlass.store import errors
@@ -44,6 +45,16 @@ class Flow:
         self.queued = False
         """The flow is in one of its level's two lists."""
 
+    def enter_now(self) -> bool:
+        """Takes a seat if one is free, nothing waits and the burst is not used up."""
+        level = self.level
+        limits = level.limits
+        if level.waiting or self.executing >= limits.burst or level.executing >= limits.seats:
+            return False
+        self.executing += 1
+        level.executing += 1
+        return True
+
     @property
     def idle(self) -> bool:
         return not (self.executing or self.streams or self.connections or self.waiting)
@@ -57,7 +68,8 @@ class Flow:
 class Level:
     """A priority level: its flows, its seats."""
 
-    def __init__(self, name: str, limits: LevelLimits) -> None:
+    def __init__(self, queues: RequestQueues, name: str, limits: LevelLimits) -> None:
+        self.queues = queues
         self.name = name
         self.limits = limits
         self.executing = 0
@@ -95,7 +107,7 @@ class RequestQueues:
 
     def __init__(self, registry: Registry, settings: Settings = DEFAULTS) -> None:
         limits = {**settings.levels, PARSING: _PARSING_LIMITS}
-        self.levels = {name: Level(name, each) for name, each in limits.items()}
+        self.levels = {name: Level(self, name, each) for name, each in limits.items()}
         self._dispatching = False
         self._executing = registry.gauge(
             "windlass_api_seats_in_use", "Requests that execute, by priority level.", ("level",)
@@ -132,15 +144,18 @@ class RequestQueues:
     async def enter(self, flow: Flow) -> None:
         """Returns when a request of the flow may execute; `leave` must follow. TooManyRequests if
         too many wait, or it waited too long."""
-        level = flow.level
-        if flow.executing >= level.limits.burst or level.waiting:
+        if not flow.enter_now():
             await self._wait(flow)
-            return
-        if level.executing >= level.limits.seats:
-            await self._wait(flow)
-            return
-        flow.executing += 1
-        level.executing += 1
+
+    @contextlib.asynccontextmanager
+    async def parsing(self, flow: Flow) -> AsyncIterator[None]:
+        """Around work in a thread: one at a time of each caller, callers in turn."""
+        own = self.flow(PARSING, flow.name)
+        await self.enter(own)
+        try:
+            yield
+        finally:
+            self.leave(own)
 
     def leave(self, flow: Flow) -> None:
         level = flow.level

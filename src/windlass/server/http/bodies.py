@@ -6,20 +6,19 @@ Called by `server.apiserver.handlers`. For any input the result is a value or a 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import json
 import math
 from collections.abc import AsyncIterator, Callable
 from concurrent import futures
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from windlass.kinds.values import duplicate_keys
 from windlass.server.http import protobuf
+from windlass.server.http.connections import connection_of, too_slow
 from windlass.store import errors, limits
 from windlass.store.embedded.options import PatchType
 
@@ -50,16 +49,6 @@ _PATCHES: dict[str, PatchType] = {
 }
 
 
-class Turns(Protocol):
-    """What a request has under TURNS: its caller's turns in the worker threads."""
-
-    def parsing(self) -> AbstractAsyncContextManager[None]: ...
-
-
-TURNS: web.RequestKey[Turns] = web.RequestKey("turns", Turns)
-"""Where a request has its `Turns`."""
-
-
 async def read_object(
     request: web.BaseRequest, *, strict: bool = False, limit: int = MAX_BYTES, yaml: bool = False
 ) -> dict[str, Any]:
@@ -69,8 +58,11 @@ async def read_object(
     if media_type in _YAML and not yaml:
         raise _unknown_type("application/json, " + protobuf.MEDIA_TYPE)
     data = await read(request, limit)
-    parse = functools.partial(_decode, media_type, data, strict)
-    value = await _off_loop(request, parse, data)
+    most = _OFF_LOOP_YAML_BYTES if media_type in _YAML else _OFF_LOOP_BYTES
+    if len(data) <= most:
+        value = _decode(media_type, data, strict)
+    else:
+        value = await _off_loop(request, functools.partial(_decode, media_type, data, strict))
     if not isinstance(value, dict):
         raise errors.BadRequest("the body must be a JSON object")
     return value
@@ -89,14 +81,13 @@ def _decode(media_type: str, data: bytes, strict: bool) -> Any:
     raise _unknown_type("application/json, application/yaml, " + protobuf.MEDIA_TYPE)
 
 
-async def _off_loop(request: web.BaseRequest, parse: Callable[[], Any], data: bytes) -> Any:
-    """The result of `parse`; of large bodies, and of YAML, in a worker thread."""
-    most = _OFF_LOOP_YAML_BYTES if _media_type(request) in _YAML else _OFF_LOOP_BYTES
-    if len(data) <= most:
-        return parse()
-    turns = request.get(TURNS)
-    async with turns.parsing() if turns is not None else contextlib.nullcontext():
-        return await asyncio.get_running_loop().run_in_executor(_PARSERS, parse)
+async def _off_loop(request: web.BaseRequest, parse: Callable[[], Any]) -> Any:
+    """The result of `parse` in a worker thread, in which callers take turns."""
+    connection, loop = connection_of(request), asyncio.get_running_loop()
+    if connection is None or connection.caller is None:
+        return await loop.run_in_executor(_PARSERS, parse)
+    async with connection.caller.level.queues.parsing(connection.caller):
+        return await loop.run_in_executor(_PARSERS, parse)
 
 
 async def read_patch(request: web.BaseRequest) -> tuple[Any, PatchType]:
@@ -110,7 +101,10 @@ async def read_patch(request: web.BaseRequest) -> tuple[Any, PatchType]:
     if patch_type is None:
         raise _unknown_type(", ".join(_PATCHES))
     data = await read(request)
-    patch = await _off_loop(request, functools.partial(decode_json, data), data)
+    if len(data) <= _OFF_LOOP_BYTES:
+        patch = decode_json(data)
+    else:
+        patch = await _off_loop(request, functools.partial(decode_json, data))
     if not isinstance(patch, list if patch_type == "json" else dict):
         wanted = "array" if patch_type == "json" else "object"
         raise errors.BadRequest(f"the body of a {media_type} patch must be a JSON {wanted}")
@@ -121,10 +115,13 @@ async def read(request: web.BaseRequest, limit: int = MAX_BYTES) -> bytes:
     if (request.content_length or 0) > limit:
         raise _too_large(limit)
     try:
-        async with asyncio.timeout(None if request.content.is_eof() else _seconds(limit)):
+        connection = None if request.content.is_eof() else connection_of(request)
+        if connection is None:
             data = await request.read()
-    except TimeoutError:
-        raise _too_slow() from None
+        else:
+            connection.expect_body(request.content, BODY_SECONDS + limit / _LEAST_RATE)
+            data = await request.read()
+            connection.body_came()
     except web.HTTPRequestEntityTooLarge as problem:
         raise _too_large(MAX_BYTES) from problem
     except (ValueError, OSError, web.RequestPayloadError) as problem:
@@ -146,23 +143,14 @@ async def pieces(request: web.BaseRequest, size: int) -> AsyncIterator[bytes]:
             async with asyncio.timeout(PIECE_SECONDS):
                 piece = await anext(source, None)
         except TimeoutError:
-            raise _too_slow() from None
+            raise too_slow() from None
         if piece is None:
             return
         received += len(piece)
         spent = loop.time() - began
         if spent > PIECE_SECONDS and received < spent * _LEAST_UPLOAD_RATE:
-            raise _too_slow()
+            raise too_slow()
         yield piece
-
-
-def _seconds(limit: int) -> float:
-    """The time that a whole body of this limit may take."""
-    return BODY_SECONDS + limit / _LEAST_RATE
-
-
-def _too_slow() -> errors.RequestTimeout:
-    return errors.RequestTimeout("the body of the request did not arrive in time; send it again")
 
 
 def decode_json(data: bytes) -> Any:

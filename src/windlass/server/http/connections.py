@@ -22,10 +22,12 @@ import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.web_protocol import RequestHandler as HttpProtocol
 
+from windlass.server.auth.identity import Identity
 from windlass.server.fairness.queues import Flow
+from windlass.store import errors
 from windlass.telemetry.prometheus import Registry
 
 _log = logging.getLogger(__name__)
@@ -77,8 +79,8 @@ class Connection:
     """One accepted connection."""
 
     __slots__ = (
-        "closing", "flow", "head_since", "protocol", "signed_in", "socket", "source", "streaming",
-        "unread", "unread_since",
+        "body", "body_until", "caller", "closing", "flow", "head_since", "identity", "protocol",
+        "signed_in", "socket", "source", "streaming", "unread", "unread_since",
     )  # fmt: skip
 
     def __init__(self, source: str, now: float) -> None:
@@ -88,15 +90,29 @@ class Connection:
         self.protocol: _Protocol | None = None
         self.socket: socket.socket | None = None
         """Before the TLS handshake ends."""
+        self.identity: Identity | None = None
+        """The caller of the last request."""
         self.signed_in = False
         self.flow: Flow | None = None
         """The caller for whom it counts."""
+        self.caller: Flow | None = None
+        """The caller of the last request; over the connection of a proxy many come."""
+        self.body: StreamReader | None = None
+        self.body_until = 0.0
+        """When the body of the present request must have come; 0: no matter."""
         self.closing = False
         """It was asked to end; at the next sweep it is aborted."""
         self.streaming = False
         """A slow reader of a watch or a log is no error."""
         self.unread = 0
         self.unread_since = 0.0
+
+    def expect_body(self, body: StreamReader, seconds: float) -> None:
+        """The reader of the body gets RequestTimeout when the body is not complete in time."""
+        self.body, self.body_until = body, asyncio.get_running_loop().time() + seconds
+
+    def body_came(self) -> None:
+        self.body, self.body_until = None, 0.0
 
     def abort(self) -> None:
         """Closes it now, without the rest of what was written."""
@@ -181,9 +197,17 @@ class Connections:
             if connection.head_since and now - connection.head_since > self.limits.head_seconds:
                 self._closed.add("slow head")
                 _time_out(connection)
+            elif connection.body_until and now > connection.body_until:
+                self._expire(connection)
             elif self._is_stalled(connection, now):
                 self._closed.add("unread response")
                 connection.abort()
+
+    def _expire(self, connection: Connection) -> None:
+        body, connection.body, connection.body_until = connection.body, None, 0.0
+        if body is not None and not body.is_eof():
+            self._closed.add("slow body")
+            body.set_exception(too_slow())
 
     def _is_stalled(self, connection: Connection, now: float) -> bool:
         transport = connection.protocol.transport if connection.protocol is not None else None
@@ -339,6 +363,10 @@ class Listener:
             if not started:
                 self._server.table.remove(connection)
                 accepted.close()
+
+
+def too_slow() -> errors.RequestTimeout:
+    return errors.RequestTimeout("the body of the request did not arrive in time; send it again")
 
 
 def bind(host: str, port: int) -> list[socket.socket]:

@@ -8,11 +8,10 @@ once.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -20,7 +19,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from windlass.server.auth.identity import Identity
 from windlass.server.fairness import levels
-from windlass.server.fairness.queues import PARSING, Flow, RequestQueues
+from windlass.server.fairness.queues import Flow, RequestQueues
 from windlass.server.fairness.settings import Settings
 from windlass.server.http import bodies, connections
 from windlass.server.http.audit import AuditEntry, AuditLog, timestamp
@@ -42,13 +41,13 @@ class RequestRecord:
     """The attributes of a request after its response, for metrics and the audit log."""
 
     __slots__ = (
-        "audit", "dry_run", "flow", "identity", "impersonator", "name", "namespace", "object",
-        "queues", "reason", "request", "resource", "streaming", "subresource", "verb",
+        "audit", "connection", "dry_run", "flow", "identity", "impersonator", "name", "namespace",
+        "object", "reason", "request", "resource", "streaming", "subresource", "verb",
     )  # fmt: skip
 
-    def __init__(self, request: web.BaseRequest, queues: RequestQueues | None = None) -> None:
+    def __init__(self, request: web.BaseRequest) -> None:
         self.request = request
-        self.queues = queues
+        self.connection = connections.connection_of(request)
         self.flow: Flow | None = None
         """The caller whose seat the request has."""
         self.streaming = False
@@ -77,45 +76,29 @@ class RequestRecord:
     def open_stream(self) -> None:
         """The request stays open or waits for something: it gives back its seat, and counts as a
         stream of its caller. TooManyRequests if the caller has too many."""
-        if self.flow is None or self.queues is None or self.streaming:
+        flow = self.flow
+        if flow is None or self.streaming:
             return
-        self.queues.open_stream(self.flow)
+        flow.level.queues.open_stream(flow)
         self.streaming = True
-        self.queues.leave(self.flow)
-        connection = connections.connection_of(self.request)
-        if connection is not None:
-            connection.streaming = True
+        flow.level.queues.leave(flow)
+        if self.connection is not None:
+            self.connection.streaming = True
 
     async def take_turn(self) -> None:
         """Before a piece of a stream is written: callers with many streams take turns."""
-        if self.flow is not None and self.queues is not None and self.flow.paced:
-            await self.queues.turn(self.flow)
+        if self.flow is not None and self.flow.paced:
+            await self.flow.level.queues.turn(self.flow)
 
-    def leave(self) -> None:
+    def leave(self, flow: Flow) -> None:
         """The response is ready."""
-        flow, self.flow = self.flow, None
-        if flow is None or self.queues is None:
-            return
+        self.flow = None
         if not self.streaming:
-            self.queues.leave(flow)
+            flow.level.queues.leave(flow)
             return
-        self.queues.close_stream(flow)
-        connection = connections.connection_of(self.request)
-        if connection is not None:
-            connection.streaming = False
-
-    @contextlib.asynccontextmanager
-    async def parsing(self) -> AsyncIterator[None]:
-        """Around work in a thread: one at a time of each caller, callers in turn."""
-        if self.flow is None or self.queues is None:
-            yield
-            return
-        own = self.queues.flow(PARSING, self.flow.name)
-        await self.queues.enter(own)
-        try:
-            yield
-        finally:
-            self.queues.leave(own)
+        flow.level.queues.close_stream(flow)
+        if self.connection is not None:
+            self.connection.streaming = False
 
     def audit_entry(self, code: int) -> AuditEntry:
         return AuditEntry(
@@ -166,15 +149,30 @@ class RequestHandler:
         if flow is not None:
             self.queues.forget(flow)
 
+    def admitted(self, record: RequestRecord, identity: Identity) -> bool:
+        """Whether the request may execute at once, as most do: it came over the connection of its
+        caller's last request, and nothing waits. Else `admit` must follow."""
+        connection = record.connection
+        if connection is None or connection.identity is not identity or connection.flow is None:
+            return False
+        if not connection.flow.enter_now():
+            return False
+        record.flow = connection.flow
+        return True
+
     async def admit(
         self, record: RequestRecord, level: str, name: str, *, proxied: bool = False
     ) -> None:
         """Returns when the request of this caller may execute. `proxied`: the connection is that
         of a proxy, for many callers."""
         flow = self.queues.flow(level, name)
-        connection = connections.connection_of(record.request)
-        if connection is not None and not connection.signed_in:
-            self._sign_in(connection, None if proxied else flow)
+        connection = record.connection
+        if connection is not None:
+            if not connection.signed_in:
+                self._sign_in(connection, None if proxied else flow)
+            if connection.flow is flow:
+                connection.identity = record.identity
+            connection.caller = flow
         await self.queues.enter(flow)
         record.flow = flow
 
@@ -192,8 +190,7 @@ class RequestHandler:
         self.queues.leave(flow)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        record = RequestRecord(request, self.queues)
-        request[bodies.TURNS] = record
+        record = RequestRecord(request)
         record.audit = self._write_audit
         started = time.perf_counter()
         try:
@@ -205,7 +202,8 @@ class RequestHandler:
         except Exception:
             response = _internal_error(request)
         finally:
-            record.leave()
+            if record.flow is not None:
+                record.leave(record.flow)
         code = response.status
         self.metrics.observe(record.verb, record.resource, code, time.perf_counter() - started)
         record.audit(record, code)
