@@ -31,7 +31,7 @@ from windlass.server.auth import bearer_tokens
 from windlass.server.auth.authenticator import Access, acting_as
 from windlass.server.auth.identity import Attributes, Identity
 from windlass.server.auth.pod_tokens import PodTokens, ensure_key
-from windlass.server.fairness import levels
+from windlass.server.fairness import follower, levels
 from windlass.server.http import bodies, queries
 from windlass.server.http.audit import AuditLog
 from windlass.server.http.request_handler import (
@@ -226,11 +226,14 @@ async def make_app(
     await access.start()
     app = App(api, access, audit, gateway, state)
     app.background.append(asyncio.create_task(bearer_tokens.sweep_regularly(api)))
+    limits = follower.follow(EmbeddedStore(api), app.apply_limits)
+    app.background.append(asyncio.create_task(limits))
     return app
 
 
 async def stop_app(app: App) -> None:
     await app.stop()
+    await bodies.SLOW.stop()
     for task in app.background:
         task.cancel()
     await asyncio.gather(*app.background, return_exceptions=True)

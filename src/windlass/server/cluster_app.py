@@ -37,8 +37,8 @@ from windlass.server.auth import request_header
 from windlass.server.auth.delegated import PodTokens, Reviews
 from windlass.server.auth.identity import Identity
 from windlass.server.auth.request_header import FrontProxy
-from windlass.server.fairness import levels
-from windlass.server.http import connections, request_handler, watchdog
+from windlass.server.fairness import follower, levels
+from windlass.server.http import bodies, connections, request_handler, watchdog
 from windlass.server.http.audit import AuditLog
 from windlass.server.http.request_handler import HEALTH, RequestHandler, RequestRecord, only_get
 from windlass.server.http.responses import bytes_response
@@ -93,6 +93,7 @@ class ClusterApp(RequestHandler):
         self.background = [
             *self._platform.background(),
             asyncio.create_task(_sweep(storage, store)),
+            asyncio.create_task(follower.follow(store, self.apply_limits)),
         ]
 
     def use_ledger(self, ledger: Ledger | None) -> None:
@@ -107,6 +108,7 @@ class ClusterApp(RequestHandler):
 
     async def stop(self) -> None:
         self._stopping = True
+        await bodies.SLOW.stop()
         await self._platform.stop()
         await self._streams.stop()
         for task in self.background:

@@ -14,6 +14,7 @@ from windlass.install import names
 from windlass.install.names import Object
 from windlass.ledger import service
 from windlass.server.auth import rbac, request_header
+from windlass.server.fairness import settings
 from windlass.server.platform import paths
 
 _API = "rbac.authorization.k8s.io"
@@ -130,6 +131,7 @@ SYSTEM: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
         _ENGINE,
         _POLICY,
         ("configmaps", capabilities.NAME, ("get",)),
+        ("configmaps", settings.NAME, ("get",)),
         ("leases.coordination.k8s.io", service.LEASE, _LEASE),
     ),
 }

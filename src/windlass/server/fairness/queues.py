@@ -23,8 +23,8 @@ from windlass.telemetry.prometheus import Registry
 RETRY_SECONDS = 1.0
 """The Retry-After of a refused request."""
 PARSING = "parsing"
-"""The level of large bodies, which a worker thread parses: one at a time of each caller."""
-_PARSING_LIMITS = LevelLimits(2, 1, 1, 256, 30, 0, 0)
+"""The level of large bodies: one is parsed at a time, callers in turn."""
+_PARSING_LIMITS = LevelLimits(1, 1, 1, 256, 30, 0, 0)
 PACED_FROM = 8
 """A caller with more open streams than this takes turns to write to them."""
 _WAITS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
@@ -149,7 +149,7 @@ class RequestQueues:
 
     @contextlib.asynccontextmanager
     async def parsing(self, flow: Flow) -> AsyncIterator[None]:
-        """Around work in a thread: one at a time of each caller, callers in turn."""
+        """Around the parsing of a large body: one at a time, callers in turn."""
         own = self.flow(PARSING, flow.name)
         await self.enter(own)
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import secrets
 import time
 from collections.abc import Callable
@@ -31,6 +32,8 @@ from windlass.telemetry import prometheus
 _log = logging.getLogger(__name__)
 
 HEALTH = ("/healthz", "/readyz", "/livez")
+_PACE_SECONDS = (0.05, 0.15)
+"""Pieces of a stream wait this long if its caller has many; events gather meanwhile."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _READS = frozenset({"get", "list", "watch"})
 _SESSIONS = frozenset({"exec", "attach", "portforward"})
@@ -88,6 +91,7 @@ class RequestRecord:
     async def take_turn(self) -> None:
         """Before a piece of a stream is written: callers with many streams take turns."""
         if self.flow is not None and self.flow.paced:
+            await asyncio.sleep(random.uniform(*_PACE_SECONDS))  # noqa: S311 (spreads load)
             await self.flow.level.queues.turn(self.flow)
 
     def leave(self, flow: Flow) -> None:

@@ -15,6 +15,7 @@ import dataclasses
 import logging
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +30,9 @@ R = TypeVar("R")
 
 ADDED, MODIFIED, DELETED = 1, 2, 3
 BATCH = 256
-"""Requests that share one fsync at most; bounds how long a batch blocks the event loop."""
+"""Requests that share one fsync at most."""
+BATCH_SECONDS = 0.003
+"""A batch takes no further request after this time: it blocks the event loop."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -314,11 +317,18 @@ class MvccStore:
 
     def _run_batch(self) -> None:
         self._scheduled = False
-        batch = [self._pending.popleft() for _ in range(min(BATCH, len(self._pending)))]
+        batch: list[_Request] = []
+        outcomes: list[_Outcome] = []
         transaction = Transaction(self._writer, self.last_rv)
+        until = time.perf_counter() + BATCH_SECONDS
         try:
             self._writer.execute("BEGIN IMMEDIATE")
-            outcomes = [(future, *_outcome(transaction, request)) for request, future in batch]
+            while self._pending and len(batch) < BATCH:
+                request, future = self._pending.popleft()
+                batch.append((request, future))
+                outcomes.append((future, *_outcome(transaction, request)))
+                if time.perf_counter() >= until:
+                    break
         except sqlite3.Error as problem:
             self._fail(batch, problem)
             return
