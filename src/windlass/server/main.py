@@ -48,6 +48,7 @@ from windlass.version import VERSION
 log = logging.getLogger("windlass.server")
 
 _STOP_SECONDS = 10.0
+_SWITCH_SECONDS = 0.0005
 _PORT_SECONDS = 5.0
 """How long another process may still have the port: connections of the last start end, or a job
 ends."""
@@ -81,6 +82,8 @@ def main(argv: list[str] | None = None) -> int:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     request_handler.quiet_about_strangers()
+    # A thread that computes, such as the scheduler's, gives way to requests after this time.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     os.umask(0o077)  # the store, the ledger, uploads and logs are the engine's alone
     try:
         options = parse(argv)

@@ -54,6 +54,8 @@ NAME = "scheduler"
 INLINE_NODES, INLINE_WORKLOADS = 500, 2000
 """Above either, a decision is made in a thread, so that other tasks of the event loop (the API,
 when embedded) run meanwhile."""
+INLINE_SECONDS = 0.002
+"""So is the decision after one that took longer."""
 REST = 300.0
 """Seconds that a Run which must restart to grow runs at least before it does."""
 _PAUSE_AFTER_FAILURE = 1.0
@@ -108,6 +110,8 @@ class Scheduler:
         self._register_metrics(registry or prometheus.Registry())
 
     def _register_metrics(self, registry: prometheus.Registry) -> None:
+        self._took_seconds = 0.0
+        """Of the last decision."""
         self._took = registry.histogram(
             "windlass_scheduler_decide_seconds", "How long one decision took."
         )
@@ -233,14 +237,15 @@ class Scheduler:
         started = time.perf_counter()
         nodes, workloads = self._cache.size
         async with self._deciding:
-            if nodes > INLINE_NODES or workloads > INLINE_WORKLOADS:
+            large = nodes > INLINE_NODES or workloads > INLINE_WORKLOADS
+            if large or self._took_seconds > INLINE_SECONDS:
                 # Meanwhile event handlers only record changes; nothing touches the snapshot.
                 outcome = await asyncio.to_thread(self._decide_sync, changes, now)
             else:
                 outcome = self._decide_sync(changes, now)
         self.decided.set()
         self.decided_anew.set()
-        seconds = time.perf_counter() - started
+        seconds = self._took_seconds = time.perf_counter() - started
         self._took.observe(value=seconds)
         self.meter.finished(seconds)
         self._waiting.set(to=outcome.waiting)
