@@ -76,13 +76,14 @@ class Level:
         self.waiting = 0
         self.flows: dict[str, Flow] = {}
         self._sparse: collections.deque[Flow] = collections.deque()
-        """Flows that had nothing executing when their first request had to wait."""
+        """Flows that had nothing when their request came."""
         self._busy: collections.deque[Flow] = collections.deque()
 
-    def enqueue(self, flow: Flow) -> None:
-        """The flow has a waiting request; called again after a request of it ended."""
+    def enqueue(self, flow: Flow, *, sparse: bool = False) -> None:
+        """The flow has a waiting request; called again after a request of it ended. `sparse`: it
+        had nothing before."""
         if not flow.queued and flow.waiting and flow.executing < self.limits.user_seats:
-            (self._busy if flow.executing else self._sparse).append(flow)
+            (self._sparse if sparse else self._busy).append(flow)
             flow.queued = True
 
     def next_waiting(self) -> tuple[Flow, asyncio.Future[None]] | None:
@@ -237,9 +238,10 @@ class RequestQueues:
 
     def _enqueue(self, flow: Flow) -> asyncio.Future[None]:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        sparse = not flow.executing and not flow.waiting
         flow.waiting.append(waiter)
         flow.level.waiting += 1
-        flow.level.enqueue(flow)
+        flow.level.enqueue(flow, sparse=sparse)
         self._dispatch_later()
         return waiter
 
