@@ -17,7 +17,6 @@ from tests.unit.server.conftest import Served
 from windlass.server.auth import certificates
 from windlass.server.fairness import settings
 from windlass.server.http import bodies, connections
-from windlass.server.http.connections import ConnectionLimits
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -53,7 +52,11 @@ async def ended(pipe: Pipe) -> bytes:
 
 
 def head(served: Served, path: str, *lines: str, method: str = "GET", token: str = "") -> bytes:
-    told = (f"{method} {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {token or served.token}")
+    told = (
+        f"{method} {path} HTTP/1.1",
+        "Host: x",
+        f"Authorization: Bearer {token or served.token}",
+    )
     return "\r\n".join((*told, *lines, "", "")).encode()
 
 

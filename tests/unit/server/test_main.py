@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.harness.embedded import EmbeddedServer
-from windlass.server import main
+from windlass.server import bootstrap, main
 
 
 def test_it_comes_back_at_the_same_address_with_the_same_token(tmp_path: Path) -> None:
@@ -101,3 +103,35 @@ def test_an_address_that_is_none_is_named(
 )  # fmt: skip
 def test_clients_are_given_an_address_they_can_call(host: str, shown: str) -> None:
     assert main._host_for_clients(host) == shown
+
+
+def test_a_port_that_another_process_took_is_not_given_up(tmp_path: Path) -> None:
+    """Clients have its address: the server names the process, and comes back when it is gone."""
+    server = EmbeddedServer.start(tmp_path / "state")
+    url = server.url
+    server.stop()
+    port = int(url.rpartition(":")[2])
+    command = [sys.executable, "-m", "windlass.server", "--state", tmp_path / "state"]
+    command.append("--no-controllers")
+    with socket.create_server(("127.0.0.1", port)):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use, by process" in done.stderr
+    assert f"process {os.getpid()} (" in done.stderr
+    server = EmbeddedServer(tmp_path / "state")
+    with server:
+        server.launch()
+        assert server.url == url
+
+
+def test_a_port_that_is_freed_in_time_is_taken(tmp_path: Path) -> None:
+    server = EmbeddedServer.start(tmp_path / "state")
+    server.stop()
+    url = (tmp_path / "state" / "kubeconfig").read_text()
+    taken = socket.create_server(("127.0.0.1", bootstrap.known_port(tmp_path / "state/kubeconfig")))
+    freeing = threading.Timer(1.0, taken.close)
+    freeing.start()
+    with server:
+        server.launch()
+        assert (tmp_path / "state" / "kubeconfig").read_text() == url
+    freeing.join()

@@ -36,7 +36,7 @@ _INLINE_YAML_BYTES = 1 << 10
 """Larger bodies of YAML are parsed by the parser process."""
 BODY_SECONDS = 10.0
 """A body has this time, and the time of its largest size at the least rate."""
-_LEAST_RATE = 64 << 10
+_LEAST_RATE = 256 << 10
 PIECE_SECONDS = 30.0
 """The longest pause inside of an upload."""
 _LEAST_UPLOAD_RATE = 1 << 10
@@ -133,7 +133,8 @@ async def read(request: web.BaseRequest, limit: int = MAX_BYTES) -> bytes:
         if connection is None:
             data = await request.read()
         else:
-            connection.expect_body(request.content, BODY_SECONDS + limit / _LEAST_RATE)
+            length = request.content_length or limit
+            connection.expect_body(request.content, BODY_SECONDS + length / _LEAST_RATE)
             data = await request.read()
             connection.body_came()
     except web.HTTPRequestEntityTooLarge as problem:
