@@ -168,7 +168,7 @@ async def test_one_user_has_a_limited_number_of_connections(served: Served, port
 
 
 async def test_a_response_that_is_never_read_is_given_up(served: Served, port: int) -> None:
-    for number in range(40):
+    for number in range(28):
         body = {"metadata": {"name": f"map-{number}"}, "data": {"text": "x" * 500_000}}
         assert (await served.call("POST", MAPS, body)).code == 201
     limit(served, unread_seconds=0.5)

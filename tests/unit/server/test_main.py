@@ -118,7 +118,6 @@ def test_a_port_that_another_process_took_is_not_given_up(tmp_path: Path) -> Non
     assert done.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use, by process" in done.stderr
     assert f"process {os.getpid()} (" in done.stderr
-    server = EmbeddedServer(tmp_path / "state")
     with server:
         server.launch()
         assert server.url == url

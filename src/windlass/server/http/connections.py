@@ -20,6 +20,7 @@ import resource
 import socket
 import ssl
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import StreamReader, web
@@ -257,6 +258,20 @@ class _Protocol(HttpProtocol):
         super().data_received(data)
         if connection.head_since and (self._messages or self._current_request is not None):
             connection.head_since = 0.0
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Without the bytes that are not HTTP, which aiohttp repeats: a token may be in them."""
+        if status != HTTPStatus.BAD_REQUEST:
+            return super().handle_error(request, status, exc, message)
+        response = web.Response(status=status, text="the request is not valid HTTP/1.1\n")
+        response.force_close()
+        return response
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
