@@ -32,6 +32,7 @@ from windlass.server.auth.authenticator import Access, acting_as
 from windlass.server.auth.identity import Attributes, Identity
 from windlass.server.auth.pod_tokens import PodTokens, ensure_key
 from windlass.server.fairness import follower, levels
+from windlass.server.fairness.settings import Settings
 from windlass.server.http import bodies, queries
 from windlass.server.http.audit import AuditLog
 from windlass.server.http.request_handler import (
@@ -89,6 +90,11 @@ class App(RequestHandler):
         """The capabilities of this engine: Runs that need more are refused at creation."""
         self.background: list[asyncio.Task[None]] = self._platform.background()
         """Background tasks; ended by `stop_app`."""
+
+    def apply_limits(self, settings: Settings) -> None:
+        super().apply_limits(settings)
+        self._objects.quota.limits = settings.namespace
+        self._platform.apply_limits(settings)
 
     def use_ledger(self, ledger: Ledger | None) -> None:
         """The ledger that answers requests about usage, and gets the metrics of nodes."""

@@ -38,6 +38,7 @@ from windlass.server.auth.delegated import PodTokens, Reviews
 from windlass.server.auth.identity import Identity
 from windlass.server.auth.request_header import FrontProxy
 from windlass.server.fairness import follower, levels
+from windlass.server.fairness.settings import Settings
 from windlass.server.http import bodies, connections, request_handler, watchdog
 from windlass.server.http.audit import AuditLog
 from windlass.server.http.request_handler import HEALTH, RequestHandler, RequestRecord, only_get
@@ -95,6 +96,10 @@ class ClusterApp(RequestHandler):
             asyncio.create_task(_sweep(storage, store)),
             asyncio.create_task(follower.follow(store, self.apply_limits)),
         ]
+
+    def apply_limits(self, settings: Settings) -> None:
+        super().apply_limits(settings)
+        self._platform.apply_limits(settings)
 
     def use_ledger(self, ledger: Ledger | None) -> None:
         """The ledger that answers requests about usage, and gets the metrics of nodes."""

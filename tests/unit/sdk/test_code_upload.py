@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import tarfile
 from collections.abc import Mapping
@@ -237,3 +238,19 @@ async def test_a_refusal_is_passed_on(tmp_path: Path) -> None:
 def test_what_is_no_folder_is_said(tmp_path: Path) -> None:
     with pytest.raises(code_upload.WorkdirError, match="is not a folder"):
         code_upload.plan(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(("limit", "most"), [("MOST_ENTRIES", 2), ("MOST_BYTES", 100)])
+def test_an_archive_that_unpacks_to_very_much_is_refused_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    archive, out = tmp_path / "code.tar.gz", tmp_path / "out"
+    with tarfile.open(archive, "w:gz") as tar:
+        for name in ("a", "b", "c"):
+            member = tarfile.TarInfo(name)
+            member.size = 50
+            tar.addfile(member, io.BytesIO(b"x" * 50))
+    monkeypatch.setattr(main, limit, most)
+    with pytest.raises(main.PrepareError, match="it has more than"):
+        main.unpack(archive, out)
+    assert sorted(each.name for each in out.iterdir()) == ["a", "b"]

@@ -31,6 +31,8 @@ FAILED = image_environment.FAILED
 _LATE = "Timeout"
 _TOOLS = ("sh", "kill", "sleep")
 _PYTHON = "run/python"
+MOST_ENTRIES, MOST_BYTES = 500_000, 128 << 30
+"""Of the uploaded code, unpacked."""
 """Folder of `windlass.injob` below the pod's folder, in a pod with images."""
 
 
@@ -147,11 +149,28 @@ def unpack(archive: Path, folder: Path) -> None:
         with tarfile.open(archive, "r:*") as tar:
             # `_check` is the filter: Python before 3.11.4, as in Debian 12, has none.
             tar.extraction_filter = lambda member, _path: member
+            count = size = 0
             for member in tar:
                 _check(member, folder)
+                count, size = count + 1, size + member.size
+                _refuse_much(count, size)
                 tar.extract(member, folder)
     except tarfile.TarError as problem:
         raise PrepareError(f"the code cannot be unpacked: {problem}") from problem
+
+
+def _refuse_much(entries: int, size: int) -> None:
+    """Before a member is extracted: a small archive may contain very many, or very large ones."""
+    if entries > MOST_ENTRIES:
+        raise PrepareError(
+            f"the code cannot be unpacked: it has more than {MOST_ENTRIES} files; leave some out "
+            "with .windlassignore, or mount them"
+        )
+    if size > MOST_BYTES:
+        raise PrepareError(
+            f"the code cannot be unpacked: it has more than {MOST_BYTES >> 30} GiB; leave files "
+            "out with .windlassignore, or mount them"
+        )
 
 
 def _check(member: tarfile.TarInfo, folder: Path) -> None:

@@ -16,7 +16,13 @@ from aiohttp import web
 
 from windlass.kinds.types import core
 from windlass.kinds.values import times
-from windlass.server.apiserver import admission, node_proxy, run_privileges, tables
+from windlass.server.apiserver import (
+    admission,
+    namespace_limits,
+    node_proxy,
+    run_privileges,
+    tables,
+)
 from windlass.server.apiserver.paths import Target
 from windlass.server.auth.authorization import Rights
 from windlass.server.auth.identity import Identity
@@ -78,6 +84,7 @@ class Objects:
         rights: Rights,
     ) -> None:
         self._api = api
+        self.quota = namespace_limits.NamespaceQuota(api.usage)
         self._rights = rights
         self._metrics = metrics
         self._streams = open_streams
@@ -138,6 +145,7 @@ class Objects:
 
     async def _create(self, call: Call) -> web.Response:
         target, options = call.target, queries.writing(call.query, call.identity.user)
+        self.quota.admit_create(call.identity, target.resource, target.namespace)
         strict = options.field_validation == "Strict"
         body = await bodies.read_object(call.request, strict=strict, yaml=True)
         admission.admit_create(call.identity, target.resource, body)
@@ -153,6 +161,7 @@ class Objects:
 
     async def _update(self, call: Call) -> web.Response:
         target, options = call.target, queries.writing(call.query, call.identity.user)
+        self._admit_change(call)
         strict = options.field_validation == "Strict"
         body = await bodies.read_object(call.request, strict=strict, yaml=True)
         _refuse_other_name(target, body)
@@ -169,6 +178,7 @@ class Objects:
 
     async def _patch(self, call: Call) -> web.Response:
         target, options = call.target, queries.writing(call.query, call.identity.user)
+        self._admit_change(call)
         patch, patch_type = await bodies.read_patch(call.request)
         if not target.subresource:
             place = (target.namespace, target.name)
@@ -181,6 +191,10 @@ class Objects:
             target.subresource,
         )  # fmt: skip
         return _one(call, data, 200, options)
+
+    def _admit_change(self, call: Call) -> None:
+        target, size = call.target, call.request.content_length
+        self.quota.admit_change(call.identity, target.resource, target.namespace, size)
 
     async def _admit_privileges(self, call: Call, place: tuple[str, str], change: Any) -> None:
         resource = call.target.resource

@@ -16,6 +16,7 @@ from windlass.ledger.service import Ledger
 from windlass.server.auth.authorization import Rights
 from windlass.server.auth.identity import Identity
 from windlass.server.auth.pod_authorizer import PodRights
+from windlass.server.fairness.settings import Settings
 from windlass.server.http.request_handler import RequestRecord
 from windlass.server.http.streams import Streams
 from windlass.server.platform import routes
@@ -73,6 +74,12 @@ class PlatformApi:
         )
         self.router = Router(routes.ROUTES, self.services, authorizers)
         self.match = self.router.match
+
+    def apply_limits(self, settings: Settings) -> None:
+        """Limits that an administrator changed."""
+        self.services.blobs.limits = settings.namespace
+        if self.services.embedded is not None:
+            self.services.embedded.tokens.limit = settings.tokens
 
     def use_ledger(self, ledger: Ledger | None) -> None:
         """The ledger that answers requests about usage, and whose database has results of

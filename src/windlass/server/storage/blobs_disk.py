@@ -108,6 +108,18 @@ class DiskBlobStore:
     def _part(self, blob: BlobRef) -> Path:
         return self._folder / blob.namespace / f"{blob.hex}.part"
 
+    async def usage(self, namespace: str) -> tuple[int, int]:
+        return await asyncio.to_thread(self._usage, namespace)
+
+    def _usage(self, namespace: str) -> tuple[int, int]:
+        count = total = 0
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder / namespace) as files:
+            for each in files:
+                with contextlib.suppress(FileNotFoundError):
+                    total += each.stat(follow_symlinks=False).st_size
+                    count += 1
+        return count, total
+
     # --- garbage collection
 
     async def sweep(self, namespaces: set[str], in_use: set[tuple[str, str]], now: float) -> int:

@@ -65,6 +65,9 @@ class BlobStore(Protocol):
         """Adds the pieces at `offset` and returns the bytes uploaded so far. The blob is complete
         when these are `length` bytes whose SHA-256 is the blob's name."""
 
+    async def usage(self, namespace: str) -> tuple[int, int]:
+        """Number and bytes of the namespace's blobs, also of those that are not complete."""
+
     async def sweep(self, namespaces: set[str], in_use: set[tuple[str, str]], now: float) -> int:
         """Removes blobs of deleted namespaces and blobs that no Run has named for
         UNUSED_BLOB_SECONDS. `in_use`: (namespace, digest) of all Runs."""

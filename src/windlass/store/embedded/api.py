@@ -23,6 +23,7 @@ from windlass.kinds.types.resource import Resource
 from windlass.store import errors, limits, patches, selectors
 from windlass.store.embedded import garbage_collector, strategy, watching
 from windlass.store.embedded.mvcc import Key, MvccStore, Revision, Transaction
+from windlass.store.embedded.namespace_usage import NamespaceUsage
 from windlass.store.embedded.options import (
     DeleteOptions,
     Json,
@@ -53,6 +54,7 @@ class Api:
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self.mvcc = MvccStore(path, self._committed)
         self.watch_cache = WatchCache(self.mvcc.last_rv)
+        self.usage = NamespaceUsage(self.mvcc.usage())
         self.clock = clock
         self._collector = garbage_collector.GarbageCollector(self)
         self._collecting: asyncio.Task[None] | None = None
@@ -74,6 +76,7 @@ class Api:
         await self.mvcc.close()
 
     def _committed(self, changes: list[Revision]) -> None:
+        self.usage.observe(changes)
         self.watch_cache.publish(changes)
         self._collector.observe(changes)
 

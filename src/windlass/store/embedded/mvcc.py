@@ -298,6 +298,14 @@ class MvccStore:
     def _stored(self, sql: str) -> int:
         return int(self._reader.execute(sql).fetchone()[0])
 
+    def usage(self) -> list[tuple[str, str, int, int]]:
+        """Resource, namespace, number of objects and their bytes."""
+        rows = self._reader.execute(
+            "SELECT c.resource, c.namespace, count(*), sum(length(r.data)) FROM current c "
+            "CROSS JOIN revision r ON r.rv = c.rv GROUP BY c.resource, c.namespace"
+        )
+        return [(row[0], row[1], int(row[2]), int(row[3])) for row in rows]
+
     # --- writing
 
     async def write(self, request: Callable[[Transaction], R]) -> R:

@@ -7,6 +7,7 @@ at any server. A blob belongs to the namespace to which it was uploaded.
 from __future__ import annotations
 
 import asyncio
+import collections
 import logging
 import time
 import urllib.parse
@@ -17,6 +18,7 @@ from aiohttp import web
 
 from windlass.kinds.types import core, cronrun, run
 from windlass.kinds.types.meta import Object
+from windlass.server.fairness.settings import DEFAULTS, NAME, NAMESPACE, NamespaceLimits
 from windlass.server.http import bodies
 from windlass.server.platform.call import PlatformCall
 from windlass.server.platform.paths import GROUP, VERSION
@@ -50,6 +52,9 @@ class BlobService:
         self._objects = objects
         self._blobs = blobs
         self._most = most_bytes
+        self.limits: NamespaceLimits = DEFAULTS.namespace
+        self._expected: collections.Counter[str] = collections.Counter()
+        """Bytes that uploads of a namespace that are under way still bring."""
 
     async def head(self, call: PlatformCall) -> web.Response:
         """200 with the size of a complete blob; otherwise 404 with the bytes uploaded so far."""
@@ -82,9 +87,33 @@ class BlobService:
         size = await self._blobs.size(blob)
         if size is not None:
             return web.Response(status=204, headers={OFFSET: str(size), LENGTH: str(size)})
+        missing = max(length - offset, 0)
+        await self._refuse_much(blob, missing)
         pieces = bodies.pieces(request, _PIECE)
-        received = await self._blobs.append(blob, offset, length, pieces)
+        self._expected[blob.namespace] += missing
+        try:
+            received = await self._blobs.append(blob, offset, length, pieces)
+        finally:
+            self._expected[blob.namespace] -= missing
         return web.Response(status=204, headers={OFFSET: str(received), LENGTH: str(length)})
+
+    async def _refuse_much(self, blob: BlobRef, missing: int) -> None:
+        """Forbidden if the namespace has more uploads with this one than it may."""
+        count, size = await self._blobs.usage(blob.namespace)
+        size += self._expected[blob.namespace] + missing
+        limits, limit = self.limits, ""
+        if count >= limits.uploads and not await self._blobs.received(blob):
+            limit, has = "uploads", f"{count} uploads, of at most {limits.uploads}"
+        elif size > limits.upload_bytes:
+            has = f"{size} bytes of uploads with this one, of at most {limits.upload_bytes}"
+            limit = "uploadBytes"
+        if limit:
+            raise errors.Forbidden(
+                f"namespace {blob.namespace} has {has}; leave files out with .windlassignore, "
+                "delete old runs (uploads are removed 30 days after the last run that names them), "
+                f"or ask an administrator to raise namespace.{limit} in ConfigMap "
+                f"{NAMESPACE}/{NAME}"
+            )
 
     async def sweep(self) -> int:
         """Removes the blobs that no Run needs; returns how many."""

@@ -22,6 +22,7 @@ from windlass.server.auth import bearer_tokens
 from windlass.server.auth.authenticator import Access
 from windlass.server.auth.authorization import refusal
 from windlass.server.auth.identity import NODE_PREFIX, Attributes, Identity
+from windlass.server.fairness.settings import DEFAULTS, NAME, NAMESPACE
 from windlass.server.http import bodies
 from windlass.server.http.responses import json_response
 from windlass.server.platform.call import PlatformCall
@@ -38,6 +39,8 @@ class TokenService:
     def __init__(self, api: Api, access: Access) -> None:
         self._api = api
         self._access = access
+        self.limit = DEFAULTS.tokens
+        """Valid tokens of one user."""
 
     async def list_tokens(self, call: PlatformCall) -> web.Response:
         """The tokens that the caller may see."""
@@ -58,10 +61,20 @@ class TokenService:
             for name in (user, *names):
                 if _is_system(name):
                     raise _invalid("user", f"{name!r} is reserved for the system: use another name")
+        await self._refuse_many(user)
         token = await bearer_tokens.create_token(
             self._api, user, names, _ttl(body), note=_text(body, "note")
         )
         return json_response(_head("Token") | await self._described(token), 201)
+
+    async def _refuse_many(self, user: str) -> None:
+        tokens = await bearer_tokens.list_tokens(self._api)
+        valid = sum(each["user"] == user and not each["expired"] for each in tokens)
+        if valid >= self.limit:
+            raise errors.Forbidden(
+                f"user {user} has {valid} valid tokens, of at most {self.limit}; revoke some with "
+                f"`windlass token revoke`, or raise user.tokens in ConfigMap {NAMESPACE}/{NAME}"
+            )
 
     async def revoke(self, call: PlatformCall) -> web.Response:
         found = await self._named(call, "delete")

@@ -44,8 +44,13 @@ class _Piece:
     modified: float
 
 
+USAGE_SECONDS = 30.0
+
+
 class BucketBlobStore:
     def __init__(self, bucket: Bucket) -> None:
+        self._usage: dict[str, tuple[float, tuple[int, int]]] = {}
+        """Namespace -> until when it counts, and the usage."""
         self._bucket = bucket
 
     async def size(self, blob: BlobRef) -> int | None:
@@ -135,6 +140,19 @@ class BucketBlobStore:
                 chain.append(piece)
                 end += piece.size
         return chain
+
+    async def usage(self, namespace: str) -> tuple[int, int]:
+        """As of at most USAGE_SECONDS ago: it lists all pieces."""
+        known = self._usage.get(namespace)
+        now = time.monotonic()
+        if known is not None and now < known[0]:
+            return known[1]
+        prefix, blobs, total = f"pieces/{namespace}/", set(), 0
+        async for entry in self._bucket.list(prefix):
+            blobs.add(entry.key[len(prefix) :].partition("/")[0])
+            total += entry.size
+        self._usage[namespace] = now + USAGE_SECONDS, (len(blobs), total)
+        return len(blobs), total
 
     # --- garbage collection
 
