@@ -147,7 +147,7 @@ async def listing(client: Client, sizes: Sizes) -> None:
     await _forever(16, lambda _: client.call("GET", client.maps))
 
 
-async def parse(client: Client, sizes: Sizes) -> None:
+async def parse(client: Client, _: Sizes) -> None:
     """Bodies that take long to parse, and are refused in the end."""
     strict = b'{"metadata":{"name":"a","name":"b"},"data":{%b}}' % b",".join(
         b'"%d":"x"' % number for number in range(30_000)

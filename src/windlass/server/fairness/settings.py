@@ -39,8 +39,8 @@ class LevelLimits:
 LEVELS: dict[str, LevelLimits] = {
     "system": LevelLimits(512, 512, 512, 4096, 30, 4096, 8192),
     "administrators": LevelLimits(256, 256, 256, 4096, 30, 4096, 8192),
-    "jobs": LevelLimits(128, 16, 2, 2048, 30, 2048, 4096),
-    "members": LevelLimits(128, 8, 1, 256, 30, 128, 512),
+    "jobs": LevelLimits(128, 16, 2, 2048, 30, 8192, 8192),
+    "members": LevelLimits(128, 8, 1, 256, 30, 256, 1024),
     "anonymous": LevelLimits(16, 2, 1, 16, 5, 0, 512),
 }
 """Of each level, the most important one first."""
