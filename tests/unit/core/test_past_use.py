@@ -93,6 +93,15 @@ def test_a_queue_that_holds_its_guarantee_owes_nothing_for_idle_capacity() -> No
     assert excess(queues, running, backlog("a", "b")) == {"a": 0.0, "b": 0.0}
 
 
+def test_a_small_guarantee_is_no_claim_to_idle_capacity() -> None:
+    """A queue would be owed its guarantee at every moment, and at most its part of what is in use:
+    over time more than it is entitled to of the mean use."""
+    queues = [Queue("a", guarantee={"gpu": 1000}), Queue("b")]
+    assert excess(queues, [], backlog("a", "b")) == {"a": 0.0, "b": 0.0}
+    found = excess(queues, [runs("b1", "b", 0, 6)], backlog("a", "b"))
+    assert found == {"a": -0.375, "b": 0.375}
+
+
 def test_the_excess_is_bounded() -> None:
     """The workloads of b need what it does not get: it does not save up for ever."""
     queues = [Queue("a"), Queue("b")]

@@ -113,6 +113,19 @@ def test_small_workloads_below_a_branch_leave_its_gangs_their_share() -> None:
     assert found.share("whole") == pytest.approx(5 / 16, rel=0.05)
 
 
+def test_gangs_of_two_and_of_three_nodes_get_equal_shares_beside_guarantees() -> None:
+    """Gangs leave one node idle or none in turns, and the queue of the short gangs of two nodes
+    falls behind whenever a start that was given to another queue takes what comes free."""
+    queues = [
+        Queue("threes", guarantee={"gpu": 8000}),
+        Queue("long", guarantee={"gpu": 16_000}),
+        Queue("pairs"),
+    ]
+    work = [*jobs("threes", 200, 0.25, pods=3), *jobs("long", 100, 0.5, pods=3)]
+    found = Played(queues, [*work, *jobs("pairs", 300, 0.25, pods=2)], 40, size=6)
+    assert found.share("pairs") == pytest.approx(found.share("threes"), rel=0.03)
+
+
 def test_a_late_team_preempts_where_its_queue_says_so() -> None:
     """Otherwise it waits until 100-hour workloads end."""
     work = [*jobs("first", 64, 100, gpus=1), *jobs("late", 64, 100, gpus=1, at=10)]

@@ -74,11 +74,23 @@ class FairShares:
         return bool(known)
 
     def may_pass(self, queue: str, other: str) -> bool:
-        """Whether workloads of a queue pass tentative reservations of another queue."""
+        """Whether workloads of a queue pass tentative reservations of another queue: it is below
+        its claim, and the other is not, or has the larger share."""
         mine, theirs = self._tree.diverging_paths(queue, other)
         if not mine or not theirs:
             return False  # one of them is above the other: they share one entitlement
-        return self.is_below(mine[-1]) and not self.is_below(theirs[-1])
+        if not self.is_below(mine[-1]):
+            return False
+        return not self.is_below(theirs[-1]) or self._tree.share(mine[-1]) < self._tree.share(
+            theirs[-1]
+        )
+
+    def further_behind(self, queue: str, share: int) -> Iterator[str]:
+        """Siblings that wait below their claim, and that would have a smaller share against their
+        weight than this one if they held nothing."""
+        for name in self.owed_below(self._tree.queues[queue].parent):
+            if name != queue and self._tree.past_share(name) < share:
+                yield name
 
     def is_below(self, queue: str, change: Mapping[str, int] = {}) -> bool:
         """Whether the queue holds less than its claim, once its use has changed by so much."""

@@ -17,6 +17,10 @@ from windlass.core.quota.quota_tree import QuotaTree
 from windlass.core.quota.user_limits import UserQuotas
 
 _TINY = 1e-12
+NEARLY_ALL = 0.9
+"""A queue that is guaranteed so much of its entitlement owes nothing for capacity that its siblings
+leave idle. About so much of a saturated cluster is in use: the others share less than they are
+entitled to, and a queue with a smaller guarantee shares with them."""
 MOST_IDLE = 500
 """Accounts of one queue that are kept for users who neither hold nor want anything: those with the
 largest past use."""
@@ -62,14 +66,20 @@ def _owed(
     tree: QuotaTree, siblings: Sequence[str], entitled: Mapping[str, float], contending: Set[str]
 ) -> dict[str, float]:
     """What siblings are entitled to of all that they hold together. What they hold more or less
-    than their entitlements is divided among those that ask for more; a guarantee is not cut."""
+    than their entitlements is divided in proportion among those that ask for more, without queues
+    whose entitlement is nearly all guaranteed. The division is linear in what they hold, so that
+    over time a queue is owed its part of their mean use: a bound at every moment would add up."""
     found = {name: entitled[name] for name in siblings}
-    floors = {name: tree.dominant_part(tree.guarantee[name]) / SHARE_UNIT for name in siblings}
-    rivals = {n for n in siblings if n in contending and entitled[n] > floors[n] + _TINY}
+    rivals = [
+        name
+        for name in siblings
+        if name in contending
+        and NEARLY_ALL * entitled[name] > tree.dominant_part(tree.guarantee[name]) / SHARE_UNIT
+    ]
     surplus = sum(tree.used_share(name) for name in siblings) - sum(found.values())
     scale = 1 + surplus / max(sum(found[name] for name in rivals), _TINY)
     for name in rivals:
-        found[name] = max(found[name] * scale, min(found[name], floors[name]))
+        found[name] *= scale
     return found
 
 

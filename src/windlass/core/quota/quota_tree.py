@@ -395,6 +395,14 @@ class QuotaTree:
         """The dominant share of the queue with its past use, against its weight."""
         return (self.dominant_share(name) + self._past.get(name, 0)) // self.queues[name].weight
 
+    def share_after(self, name: str, change: Mapping[str, int]) -> int:
+        """The same once its use has changed by so much."""
+        return (self.share_with(name, change) + self._past.get(name, 0)) // self.queues[name].weight
+
+    def past_share(self, name: str) -> int:
+        """The same if it held nothing."""
+        return self._past.get(name, 0) // self.queues[name].weight
+
     def dominant_share(self, name: str) -> int:
         """The largest part of any resource that the queue holds, in millionths of the cluster."""
         largest = self._shares.get(name)

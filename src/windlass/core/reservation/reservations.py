@@ -228,30 +228,40 @@ def _is_firm(state: DecisionState, workload: Workload, start: float) -> bool:
         return False  # its place is looked for anew in every decision
     if len(tree.queues) == 1:
         return True
-    for name in tree.path(workload.queue):
-        if tree.within_guarantee(name, need):
-            continue
-        released = _released_by(state, name, start)
-        less = {resource: -amount for resource, amount in released.items()}
-        if not state.fair_shares.is_below(name, less):
-            return False
-    return True
+    return all(
+        tree.within_guarantee(name, need) or _has_its_turn(state, name, start)
+        for name in tree.path(workload.queue)
+    )
 
 
-def _released_by(state: DecisionState, branch: str, time: float) -> Sums:
-    """What a queue and those below it give back by then as running workloads end, less what their
-    reserved workloads take by then and keep."""
+def _has_its_turn(state: DecisionState, name: str, time: float) -> bool:
+    """Whether a queue is below its claim by then, and no waiting sibling below its own claim has a
+    smaller share by then: the next workloads of such a sibling have no reservations yet."""
+    tree, shares = state.tree, state.fair_shares
+    change = _change_until(state, name, time)
+    if not shares.is_below(name, change):
+        return False
+    own = tree.share_after(name, change)
+    return not any(
+        tree.share_after(other, _change_until(state, other, time)) < own
+        for other in shares.further_behind(name, own)
+    )
+
+
+def _change_until(state: DecisionState, branch: str, time: float) -> Sums:
+    """How the use of a queue and those below it changes by then as running workloads end and
+    reserved ones start, without those that end before."""
     tree, snapshot, found = state.tree, state.snapshot, Sums()
     below = [branch]
     for name in below:
         below += tree.children.get(name, ())
         for key in snapshot.profile.ending(name, state.now, time):
-            quota_tree.add(found, state.usage.get(key, {}))
+            quota_tree.add(found, state.usage.get(key, {}), -1)
     for reservation in state.reservations:
         if reservation.start <= time < reservation.end and branch in tree.path(
             reservation.workload.queue
         ):
-            quota_tree.add(found, state.need(reservation.workload), -1)
+            quota_tree.add(found, state.need(reservation.workload))
     return found
 
 
