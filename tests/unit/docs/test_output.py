@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -31,3 +32,13 @@ def lines(text: str) -> list[str]:
 def test_the_simulation_on_the_page_is_what_the_command_prints() -> None:
     ((command, output),) = _BLOCK.findall(SIMULATE)
     assert lines(windlass(*command.split())) == lines(output)
+
+
+def test_shares_on_the_page_are_what_the_command_prints() -> None:
+    command = re.search(r"\$ windlass (simulate examples/simulate/weights.+) --records", SIMULATE)
+    assert command is not None
+    (found,) = json.loads(windlass(*command[1].split(), "--json"))["policies"]
+    printed = re.findall(r"```json\n(\".+?)```", SIMULATE, re.DOTALL)
+    shares, fairness = (json.loads(f"{{{each}}}") for each in printed[:2])
+    assert shares == found["by_queue"]
+    assert fairness["queues"] == found["fairness"]["queues"]

@@ -290,13 +290,26 @@ def finds_too_little(
         workload = columns.pieces[i].running.workload
         short = known.get(workload.key)
         if short is None:
-            short = known[workload.key] = any(
-                resource in names and members < request.count
-                for request in pod_sets.minimum(workload)
-                for names, members in _members_by_resource(state, request.role)
-            )
+            short = known[workload.key] = _would_take_back(state, workload, resource)
         found[i] = short
     return found
+
+
+def _would_take_back(state: DecisionState, workload: Workload, resource: str) -> bool:
+    """Whether the resource counts as scarce for a workload, as `scarce_resources` has it: too
+    little of it is free, or enough of each resource is, but not together on nodes."""
+    requests, short = pod_sets.minimum(workload), set[str]()
+    for request in requests:
+        for names, members in _members_by_resource(state, request.role):
+            if members < request.count:
+                short |= names
+    if short:
+        return resource in short
+    cluster = state.context.cluster
+    return any(
+        int(cluster.pod_capacity(cluster.shape_of(request.role)).sum()) < request.count
+        for request in requests
+    )
 
 
 def _members_by_resource(state: DecisionState, role: Role) -> list[tuple[set[str], int]]:
