@@ -152,19 +152,24 @@ def test_the_least_served_queue_is_granted_first_in_turns_of_an_hour_of_its_guar
     """Queues a and b hold their guarantees; c waits."""
     queues, hour = [queue(name, guarantee=8) for name in "abc"], 3600 * 8 / 16
     found = tree(*queues, a=8, b=8)
+    found.put_waiting("abc")
     found.put_served({"a": 3.9 * hour, "b": 3.8 * hour, "c": 3 * hour})
     assert granted(found.settled()) == {"a": 8, "b": 8, "c": 0}, "no turn is over yet"
     found.put_served({"a": 4.1 * hour, "b": 4.0 * hour, "c": 3 * hour})
     assert granted(found.settled()) == {"a": 0, "b": 8, "c": 8}
     fresh = tree(*queues, a=8, b=8)
+    fresh.put_waiting("abc")
     fresh.put_served(found.served)
     assert fresh.settled().guarantee == found.guarantee
     after = tree(*queues, b=8, c=8)
+    after.put_waiting("a")
     after.put_served({"a": 4.1 * hour, "b": 4.2 * hour, "c": 3.2 * hour})
     assert granted(after.settled()) == {"a": 0, "b": 8, "c": 8}, "a has just had its turn"
     after.put_served({"a": 3.9 * hour, "b": 5.2 * hour, "c": 4.1 * hour})
     assert granted(after.settled()) == {"a": 8, "b": 0, "c": 8}
     assert granted(after.resized({"gpu": 24_000}).settled()) == {"a": 8, "b": 8, "c": 8}
+    after.put_waiting(())
+    assert granted(after.settled()) == {"a": 0, "b": 8, "c": 8}, "a asks for nothing"
 
 
 def test_children_take_turns_with_what_their_parent_was_granted():

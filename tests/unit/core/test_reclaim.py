@@ -417,3 +417,29 @@ def test_a_start_that_is_withheld_gives_no_right_to_what_runs_inside_a_guarantee
     world.now = NOW + 600
     assert {each.workload for each in world.decide().evictions} == {"grown", "late"}
     settles(world, "mine")
+
+
+# --- guarantees that add up to more than there is
+
+
+def test_a_queue_that_asks_for_nothing_takes_no_turn_of_one_that_waits():
+    """Three guarantees of a node, of which two are left. Those of `a` would be its turn."""
+    queues = [*(Queue(name, guarantee=gpus(8)) for name in "abc"), Queue("guest")]
+    world = World([node("n0"), node("n1")], queues)
+    world.run(workload("b1", "b", gpus=8), "n0").run(workload("guest1", "guest", gpus=8), "n1")
+    world.wait(workload("c1", "c", gpus=8)).decide()
+    assert world.evicted == {"guest1": 1}
+    settles(world, "c1")
+    world.wait(workload("a1", "a", gpus=8))
+    assert world.rounds(3) == [], "b and c use their turns"
+
+
+def test_starts_of_one_decision_do_not_stop_workloads_in_the_next():
+    """With nodes lost, which guarantees hold depends on what queues use, which starts change."""
+    queues = [*(Queue(name, guarantee=gpus(8)) for name in "abcd")]
+    world = World([node("n0"), node("n1", 4), node("n2", 4)], queues)
+    for name in "dcba":
+        world.wait(*(workload(f"{name}{number}", name, gpus=4) for number in range(3)))
+    assert world.rounds(1) == []
+    assert len(world.snapshot.running) == 4
+    assert world.rounds(5) == []

@@ -5,13 +5,14 @@ runs. So guarantees are granted in full, one queue after another, until capacity
 last one gets the whole devices that are left. The queue that was served least comes first, by its
 recent use against its guarantee (`Account.usage`, which halves in a day). A queue that uses its
 guarantee keeps it until it was served for an hour of the guarantee more than one that does not: a
-queue that loses its turn loses workloads by it. Siblings share what their parent was granted in the
-same way.
+queue that loses its turn loses workloads by it. A queue that neither uses nor asks for anything
+comes after all others: its turn would keep capacity from a queue that waits, for borrowers. Siblings
+share what their parent was granted in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Protocol
 
 from windlass.core.model.types import SHARE_UNIT, WHOLE, Queue
@@ -31,6 +32,7 @@ class Guarantees(Protocol):
     nominal: dict[str, Sums]
     used: dict[str, Sums]
     served: Mapping[str, float]
+    waiting: Set[str]
     is_overcommitted: bool
 
     def dominant_part(self, amounts: Mapping[str, int], /) -> int: ...
@@ -56,10 +58,16 @@ def granted(tree: Guarantees, served: Mapping[str, float]) -> dict[str, Sums]:
     return found
 
 
-def _place(tree: Guarantees, served: Mapping[str, float], name: str) -> tuple[float, int, str]:
+def _place(
+    tree: Guarantees, served: Mapping[str, float], name: str
+) -> tuple[bool, float, int, str]:
     """Smaller is first."""
     turns = _turns(tree, served, name) - _holds(tree, name)
-    return turns, -tree.queues[name].weight, name
+    return _is_idle(tree, name), turns, -tree.queues[name].weight, name
+
+
+def _is_idle(tree: Guarantees, name: str) -> bool:
+    return name not in tree.waiting and not any(tree.used[name].values())
 
 
 def _turns(tree: Guarantees, served: Mapping[str, float], name: str) -> float:
@@ -96,7 +104,11 @@ def next_turn(tree: Guarantees, at: float | None) -> Iterator[float]:
         return
     served = tree.served
     names = [name for name, nominal in tree.nominal.items() if any(nominal.values())]
-    waiting = [_turns(tree, served, name) for name in names if not _holds(tree, name)]
+    waiting = [
+        _turns(tree, served, name)
+        for name in names
+        if not _holds(tree, name) and not _is_idle(tree, name)
+    ]
     for name in names:
         if waiting and _holds(tree, name):
             left = 1.0 + min(waiting) - _turns(tree, served, name)

@@ -54,6 +54,7 @@ class QuotaTree:
         """What each branch is guaranteed as written: its own, or its children's if that is more."""
         self.is_overcommitted = self._is_overcommitted()
         self.served: Mapping[str, float] = {}
+        self.waiting: set[str] = set()
         """Queue -> its use of late, in seconds of dominant share."""
         self.used: dict[str, Sums] = {name: {} for name in self.queues}
         """What is in here is never changed, only replaced, so that forks share it."""
@@ -111,7 +112,7 @@ class QuotaTree:
         fork = QuotaTree(self.queues.values(), capacity)
         fork.used, fork.non_preemptible, fork.total = self.used, self.non_preemptible, self.total
         fork._past = self._past
-        fork.put_served(self.served)
+        fork.served, fork.waiting = self.served, self.waiting
         return fork
 
     def empty(self) -> QuotaTree:
@@ -367,6 +368,10 @@ class QuotaTree:
     def put_served(self, seconds: Mapping[str, float]) -> None:
         """What each queue used of late, in seconds of dominant share."""
         self.served = seconds
+
+    def put_waiting(self, names: Iterable[str]) -> None:
+        """Queues in which workloads wait that may start, without those above them."""
+        self.waiting = {above for name in names for above in self.path(name)}
 
     def settled(self) -> QuotaTree:
         """The tree at the start of a decision: where guarantees add up to more than there is, they

@@ -410,6 +410,9 @@ class Snapshot:
     def update_past_use(self) -> None:
         """Before queues are compared: what past use adds depends on what runs."""
         past_use.apply(self.tree, self.accounts, self.queues, self.horizon)
+        if self.tree.is_overcommitted:
+            asked_for = self.demand.by_queue(self.tree.paused, self.user_quotas)
+            self.tree.put_waiting(name for name, need in asked_for.items() if any(need.values()))
 
     def contending(self) -> frozenset[str]:
         """Queues that ask for more than they are entitled to."""
