@@ -76,6 +76,7 @@ def evictions(seed: int) -> Counter[str]:
 @example(19)  # two that stop each other wherever neither is short in the whole cluster
 @example(54)
 @example(118)  # enough of each resource is free, but not together on a node
+@example(861)  # nor once the preemptor has its place
 @given(st.integers(0, 1 << 32))
 def test_preemption_between_queues_comes_to_an_end(seed: int) -> None:
     found = evictions(seed)

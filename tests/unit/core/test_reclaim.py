@@ -86,6 +86,18 @@ def test_where_the_other_resource_is_not_short_the_guarantee_is_taken_back():
     settles(world, "second")
 
 
+def test_a_victim_that_fits_elsewhere_with_what_is_left_of_its_place_is_evicted():
+    """It is short of nothing then, and takes nothing back."""
+    queues = [Queue("a", guarantee=gpus(4)), Queue("b", guarantee={"cpu": 64_000})]
+    world = World([node("n0", cpu=64), node("n1", 4, cpu=64)], queues)
+    world.run(workload("first", "b", members=2, gpus=4), "n0", "n0")
+    only = Constraint(names=frozenset({"n0"}))
+    world.wait(workload("second", "a", gpus=4, constraint=only)).decide()
+    assert world.evicted == {"first": 2}
+    settles(world, "second")
+    assert world.runs("first")
+
+
 def test_two_starts_that_could_withhold_each_other_end_the_decision():
     """Both have a right to what the other would borrow, and neither runs yet."""
     queues = [Queue("a", guarantee=gpus(8)), Queue("b", guarantee={"cpu": 64_000})]

@@ -244,7 +244,7 @@ class _Borrowers:
             holds = columns.usage_of(resource) > 0
             if resource not in self._claim.contested:
                 holds &= victim_candidates.finds_too_little(
-                    self._state, columns, holds & mask, resource
+                    self._state, self._claim, columns, holds & mask, resource
                 )
             mask &= ~holds
         mask = _with_all_surplus(columns, mask, rows.leaving[:size])

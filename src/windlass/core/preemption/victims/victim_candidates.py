@@ -281,35 +281,38 @@ def contested_resources(tree: QuotaTree, borrowed: frozenset[str], need: Sums) -
 
 
 def finds_too_little(
-    state: DecisionState, columns: QueueColumns, rows: Mask, resource: str
+    state: DecisionState, claim: PreemptionRequest, columns: QueueColumns, rows: Mask, resource: str
 ) -> Mask:
-    """Of some pieces, those whose workload would find too little of a resource on its nodes if it
-    waited: it would be short of it, and take it back if it has the right to."""
+    """Of some pieces, those whose workload would find too little of a resource on its nodes once
+    the preemptor has its place: it would be short of it, and take it back if it has the right."""
     found, known = np.zeros(len(columns.pieces), np.bool_), dict[str, bool]()
     for i in np.flatnonzero(rows).tolist():
         workload = columns.pieces[i].running.workload
         short = known.get(workload.key)
         if short is None:
-            short = known[workload.key] = _would_take_back(state, workload, resource)
+            short = known[workload.key] = _would_take_back(state, claim, workload, resource)
         found[i] = short
     return found
 
 
-def _would_take_back(state: DecisionState, workload: Workload, resource: str) -> bool:
-    """Whether the resource counts as scarce for a workload, as `scarce_resources` has it: too
-    little of it is free, or enough of each resource is, but not together on nodes."""
-    requests, short = pod_sets.minimum(workload), set[str]()
-    for request in requests:
+def _would_take_back(
+    state: DecisionState, claim: PreemptionRequest, victim: Workload, resource: str
+) -> bool:
+    """Whether the resource counts as scarce for a victim, as `scarce_resources` has it: too little
+    of it is free, or enough of each resource will be, but not together on nodes."""
+    short, short_then, together = set[str](), False, True
+    cluster, need = state.context.cluster, state.need(victim)
+    pods = sum(request.count for request in pod_sets.minimum(victim))
+    back = {r: max(0, n - claim.need.get(r, 0)) * pods // n for r, n in need.items() if n}
+    for request in pod_sets.minimum(victim):
         for names, members in _members_by_resource(state, request.role):
             if members < request.count:
                 short |= names
-    if short:
-        return resource in short
-    cluster = state.context.cluster
-    return any(
-        int(cluster.pod_capacity(cluster.shape_of(request.role)).sum()) < request.count
-        for request in requests
-    )
+                returned = min((back[name] for name in names & back.keys()), default=0)
+                short_then |= members + returned < request.count
+        fitting = int(cluster.pod_capacity(cluster.shape_of(request.role)).sum())
+        together &= fitting + min(back.values(), default=0) >= request.count
+    return resource in short or not (short_then or together)
 
 
 def _members_by_resource(state: DecisionState, role: Role) -> list[tuple[set[str], int]]:
