@@ -6,8 +6,8 @@ last one gets the whole devices that are left. The queue that was served least c
 recent use against its guarantee (`Account.usage`, which halves in a day). A queue that uses its
 guarantee keeps it until it was served for an hour of the guarantee more than one that does not: a
 queue that loses its turn loses workloads by it. A queue that neither uses nor asks for anything
-comes after all others: its turn would keep capacity from a queue that waits, for borrowers. Siblings
-share what their parent was granted in the same way.
+comes after all others: its turn would keep capacity from a queue that waits, for borrowers.
+Siblings share what their parent was granted in the same way.
 """
 
 from __future__ import annotations

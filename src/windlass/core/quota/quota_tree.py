@@ -11,7 +11,7 @@ some queues after others (`core.quota.overcommit`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from windlass.core.model.types import SHARE_UNIT, Amounts, Queue
 from windlass.core.quota import overcommit
@@ -54,7 +54,7 @@ class QuotaTree:
         """What each branch is guaranteed as written: its own, or its children's if that is more."""
         self.is_overcommitted = self._is_overcommitted()
         self.served: Mapping[str, float] = {}
-        self.waiting: set[str] = set()
+        self.waiting: Set[str] = frozenset()
         """Queue -> its use of late, in seconds of dominant share."""
         self.used: dict[str, Sums] = {name: {} for name in self.queues}
         """What is in here is never changed, only replaced, so that forks share it."""

@@ -196,9 +196,10 @@ class _Borrowers:
         """The same for all requests, until a workload of the branch starts or is evicted."""
         kept = self._would_take_back(name, top) if self._claim.borrowed else ()
         known = self._state.cache(ReclaimCache).candidates
-        key = (name, top, whole, depth, wide, kept, *self._scarce)
+        key: tuple[object, ...] = (name, top, whole, depth, wide, kept, *self._scarce)
         at: tuple[int, ...] = self._changes(top)
-        if kept:
+        if kept:  # what its victims would take back depends on what the preemptor leaves them
+            key = (*key, self._claim.contested, *sorted(self._claim.need.items()))
             at = (self._state.context.cluster.version, *at)
         if key not in known or known[key][0] != at:
             known[key] = (at, self._victims(name, top, depth, kept, whole=whole, wide=wide))
