@@ -82,6 +82,21 @@ def test_small_jobs_without_end_do_not_starve_a_gang_under_shortest() -> None:
     assert _endless("shortest", reserve=0)["gang"] == 200 * 50 + 50, "after all of them"
 
 
+def test_jobs_without_end_do_not_starve_a_gang_under_attained() -> None:
+    """Without preemption, so that only the reservation helps: three days, and what runs then."""
+    hour, starts = 3600, list[float]()
+    for said in ({}, {"reserve": 0}):
+        small = [job(f"small-{n:03}", n * hour, 2 * hour, gpus=4) for n in range(6 * 24)]
+        gang = job("gang", 10, 2 * hour, gpus=4, members=2)
+        queue = Queue("default", order="attained", **said)
+        variant = Variant(preempt=False)
+        found = play(scenario(*small, gang, queues=(queue,)), variant, grace=0)
+        assert (start := found["gang"].first_start) is not None
+        starts.append(start)
+    assert starts[0] <= allowance.LONG_WAIT + 10 + 2 * hour
+    assert starts[1] > 6 * 24 * hour, "after all of them"
+
+
 def test_a_reservation_is_remembered_as_it_was_first_made() -> None:
     [variant] = combinations(["fifo"], ["reserving"])
     found = play(scenario(*PASSING), variant)
