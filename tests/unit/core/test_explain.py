@@ -205,9 +205,10 @@ def test_more_guarantee_is_not_advised_where_others_are_guaranteed_the_rest() ->
     """What a non-preemptible run lacks is guaranteed to another queue: no guarantee of its own
     takes it from there."""
     me = dataclasses.replace(job("me", gpu=4), preemptible=False)
-    queues = (Queue("q", guarantee={"gpu": 1000}), Queue("other", guarantee={"gpu": 3000}))
-    found = told(ClusterFacts((gpu_node("n"),), queues, waiting=(me,)))
-    assert "quota" not in kinds(found)
+    for other in ("other", "r"):
+        queues = (Queue("q", guarantee={"gpu": 1000}), Queue(other, guarantee={"gpu": 3000}))
+        found = told(ClusterFacts((gpu_node("n"),), queues, waiting=(me,)))
+        assert "quota" not in kinds(found)
 
 
 def test_a_node_that_could_be_had() -> None:

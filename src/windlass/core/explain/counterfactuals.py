@@ -320,6 +320,8 @@ def _more_quota(lab: Lab, verdict: Verdict) -> Iterator[Change]:
         raised.append((current.queue, rule, current.resource, current.deficit))
         queue = _raised(world.queues[current.queue], *raised[-1][1:], lab.workload.user)
         world = lab.with_queue(queue, world)
+        if world.tree.is_overcommitted and not lab.snapshot.tree.is_overcommitted:
+            return  # it would be taken from what other queues are guaranteed
         current = lab.outcome(world)
     if current is None and len(raised) == 1:
         name, rule, resource, amount = raised[0]
