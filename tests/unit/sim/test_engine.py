@@ -91,7 +91,8 @@ def test_jobs_without_end_do_not_starve_a_gang_under_attained() -> None:
         queue = Queue("default", order="attained", **said)
         variant = Variant(preempt=False)
         found = play(scenario(*small, gang, queues=(queue,)), variant, grace=0)
-        assert (start := found["gang"].first_start) is not None
+        start = found["gang"].first_start
+        assert start is not None
         starts.append(start)
     assert starts[0] <= allowance.LONG_WAIT + 10 + 2 * hour
     assert starts[1] > 6 * 24 * hour, "after all of them"
