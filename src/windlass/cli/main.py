@@ -34,6 +34,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "exec": Entry(
             "windlass.cli.commands.jobs.exec:exec_", "Run a command in a replica of a run."
         ),
+        "cp": Entry(
+            "windlass.cli.commands.jobs.cp:cp", "Copy files from a run, or to a running one."
+        ),
         "wait": Entry("windlass.cli.commands.jobs.lifecycle:wait", "Wait until runs have ended."),
         "stop": Entry(
             "windlass.cli.commands.jobs.lifecycle:stop", "Stop runs; their records stay."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +19,7 @@ from windlass.store.kubernetes.client import KubernetesStore
 if TYPE_CHECKING:
     from windlass.kinds.array_results import IndexResult
     from windlass.sdk.index_handle import AsyncIndexHandle
+    from windlass.sdk.files import copying
 
 
 class AsyncRunHandle:
@@ -209,6 +211,36 @@ class AsyncRunHandle:
         """Runs a command in a replica of the run."""
         pod = await self._pod(role, rank)
         return await execute(self._store, pod, self.namespace, command, stdin)
+
+    async def download(
+        self, path: str = "", destination: str | os.PathLike[str] = ".", *, replica: str = ""
+    ) -> copying.Report:
+        """Copies files of a replica (`ROLE-INDEX`; the first by default) to this machine: a file,
+        a folder, or what matches a pattern. Relative paths begin in the working folder. A repeated
+        call goes on where an earlier one stopped."""
+        from windlass.sdk.files import copying, places, sources
+
+        place = places.Place(self.name, replica, path)
+
+        async def copy() -> copying.Report:
+            async with sources.reading(self._store, self.namespace, place) as files:
+                return await copying.download(files, path, os.fspath(destination))
+
+        return await copying.with_retries(copy)
+
+    async def upload(
+        self, source: str | os.PathLike[str], path: str = "", *, replica: str = ""
+    ) -> copying.Report:
+        """Copies a local file or folder into a running replica."""
+        from windlass.sdk.files import copying, places, sources
+
+        place = places.Place(self.name, replica, path)
+
+        async def copy() -> copying.Report:
+            async with sources.writing(self._store, self.namespace, place) as files:
+                return await copying.upload(files, os.fspath(source), path)
+
+        return await copying.with_retries(copy)
 
     async def _pod(self, role: str, index: int) -> str:
         from windlass.kinds.types import core

@@ -31,6 +31,7 @@ from windlass.sdk.transfer import logs
 if TYPE_CHECKING:
     from windlass.kinds.array_results import IndexResult
     from windlass.sdk.index_handle import IndexHandle
+    from windlass.sdk.files import copying
 
 T = TypeVar("T", bound=Object)
 
@@ -162,6 +163,18 @@ class RunHandle:
     ) -> ExecResult:
         """Runs a command in a replica of the run."""
         return event_loop_thread.call(self.aio.exec(command, role=role, rank=rank, stdin=stdin))
+
+    def download(
+        self, path: str = "", destination: str | os.PathLike[str] = ".", *, replica: str = ""
+    ) -> copying.Report:
+        """Copies files of a replica (`ROLE-INDEX`; the first by default) to this machine."""
+        return event_loop_thread.call(self.aio.download(path, destination, replica=replica))
+
+    def upload(
+        self, source: str | os.PathLike[str], path: str = "", *, replica: str = ""
+    ) -> copying.Report:
+        """Copies a local file or folder into a running replica."""
+        return event_loop_thread.call(self.aio.upload(source, path, replica=replica))
 
 
 class Client:

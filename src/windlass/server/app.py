@@ -48,6 +48,7 @@ from windlass.server.platform import openapi as platform_openapi
 from windlass.server.platform.api import PlatformApi
 from windlass.server.platform.handlers.metrics import MetricsService
 from windlass.server.platform.handlers.metrics_pull import PullSource
+from windlass.server.platform.handlers.pod_files import PodFileService
 from windlass.server.platform.handlers.tokens import TokenService
 from windlass.server.platform.services import EmbeddedServices
 from windlass.server.storage import backends
@@ -81,7 +82,10 @@ class App(RequestHandler):
         self._platform = PlatformApi(
             store, access, self._authorize_path,
             backends.on_disk(folder, folder / "agent" / archive.FOLDER),
-            self._streams, self._node_metrics, EmbeddedServices(TokenService(api, access), agents),
+            self._streams, self._node_metrics,
+            EmbeddedServices(
+                TokenService(api, access), agents, PodFileService(store, self._streams, gateway)
+            ),
         )  # fmt: skip
         self._submissions = submission_limits.Submissions(
             store, self._platform.services.runs.explainer

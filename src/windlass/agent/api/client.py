@@ -108,6 +108,42 @@ class AgentGateway:
         """Invalid if the change of a binding would let other users into pods of the owner."""
         await self._rights.check_binding(resource, namespace, name, to)
 
+    async def files(self, pod: dict[str, Any], path: str, *, owner: bool) -> bytes:
+        """What is at a path of the pod and below it, as the agent's JSON. `owner`: as of sessions, the
+        caller has the rights of the engine's owner."""
+        where = f"{_BASE}/files/{pod['metadata']['uid']}"
+        async with self._answer(pod, where, {"path": path}, owner) as answer:
+            return await answer.read()
+
+    async def file_content(
+        self, pod: dict[str, Any], path: str, offset: int, size: int, *, owner: bool
+    ) -> AsyncIterator[bytes]:
+        """Bytes of a file of the pod, in pieces."""
+        where = f"{_BASE}/filecontent/{pod['metadata']['uid']}"
+        asked = {"path": path, "offset": str(offset), "size": str(size)}
+        async with self._answer(pod, where, asked, owner) as answer:
+            async for piece in answer.content.iter_any():
+                yield piece
+
+    @contextlib.asynccontextmanager
+    async def _answer(
+        self, pod: dict[str, Any], path: str, query: dict[str, str], owner: bool
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        name = pod["metadata"]["name"]
+        node = await self._node_of(pod)
+        if not owner:
+            await self._rights.check_session(pod, node)
+        try:
+            async with (
+                self._session(node.name, _TIMEOUT) as session,
+                session.get(path, params=query) as answer,
+            ):
+                if answer.status != 200:
+                    raise errors.BadRequest(await answer.text())
+                yield answer
+        except aiohttp.ClientError as error:
+            raise errors.Unavailable(f"the agent that ran pod {name} does not answer") from error
+
     async def _node_of(self, pod: dict[str, Any]) -> core.Node:
         """The pod's node, which is ready."""
         name = pod.get("spec", {}).get("nodeName")

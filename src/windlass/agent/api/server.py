@@ -2,6 +2,8 @@
 
     GET /logs/POD-UID/CONTAINER                      with the query of pods/log
     WS  /exec|attach|portforward/POD-UID[/CONTAINER]  with the query of pods/exec
+    GET /files/POD-UID?path=PATH                      what is at a path of the pod, and below it
+    GET /filecontent/POD-UID?path=&offset=&size=      bytes of a file of the pod
     GET /metrics/resource, /stats/summary            as kubelet's
 
 It listens on a Unix socket (`agent.api.unix_socket`) and serves only the user that it runs as, and
@@ -23,6 +25,7 @@ from aiohttp import web
 
 from windlass.agent.api import unix_socket
 from windlass.agent.metrics import usage
+from windlass.agent.pods import pod_files
 from windlass.agent.runtime import containers, procfs
 from windlass.agent.runtime.containers import Container
 from windlass.agent.streaming import exec_session
@@ -32,6 +35,7 @@ from windlass.podlogs import inotify, log_format, reader
 CHANNELS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 TUNNEL = "SPDY/3.1+portforward.k8s.io"
 _HEARTBEAT = 30.0
+_PIECE = 256 << 10
 
 
 def own_user_only(
@@ -67,6 +71,8 @@ class AgentServer:
             (f"/exec/{pod}/{container}", self._exec),
             (f"/attach/{pod}/{container}", self._attach),
             (f"/portforward/{pod}", self._forward),
+            (f"/files/{pod}", self._files),
+            (f"/filecontent/{pod}", self._file_content),
             ("/metrics/resource", self._metrics),
             ("/stats/summary", self._summary),
         ):
@@ -117,6 +123,35 @@ class AgentServer:
         await exec_session.PortForward(socket, "localhost", lambda: _ports(folder)).run()
         await socket.close()
         return socket
+
+    async def _files(self, request: web.Request) -> web.Response:
+        folder, path = self._folder(request), request.query.get("path", "")
+        try:
+            found = await asyncio.to_thread(lambda: pod_files.PodFiles(folder).entries(path))
+        except pod_files.NotReadable as problem:
+            raise web.HTTPBadRequest(text=str(problem)) from problem
+        return web.json_response({"items": found})
+
+    async def _file_content(self, request: web.Request) -> web.StreamResponse:
+        folder, path = self._folder(request), request.query.get("path", "")
+        try:
+            handle = await asyncio.to_thread(lambda: pod_files.PodFiles(folder).open(path))
+        except pod_files.NotReadable as problem:
+            raise web.HTTPBadRequest(text=str(problem)) from problem
+        offset, left = _number(request, "offset") or 0, _number(request, "size") or 0
+        try:
+            response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+            await response.prepare(request)
+            while left > 0:
+                piece = await asyncio.to_thread(os.pread, handle, min(left, _PIECE), offset)
+                if not piece:
+                    break
+                await response.write(piece)
+                offset, left = offset + len(piece), left - len(piece)
+        finally:
+            os.close(handle)
+        await response.write_eof()
+        return response
 
     async def _metrics(self, _: web.Request) -> web.Response:
         text = usage.exposition(await self._measured())

@@ -107,4 +107,13 @@ TRIALS = (
     Parameter("after", "only trials with a greater number", {"type": "integer", "minimum": 0}),
     Parameter("limit", "at most this many", _number(MOST_ROWS)),
 )
+FILES = (
+    Parameter("pod", "a pod of the Run", required=True),
+    Parameter("path", "relative to the working folder; default: that folder"),
+)
+FILE_CONTENT = (
+    *FILES,
+    Parameter("offset", "the first byte; default: 0", _number(1 << 53)),
+    Parameter("size", "how many bytes; default: 0", _number(1 << 53)),
+)
 SELECTOR = (Parameter("labelSelector", "only objects whose labels match"),)

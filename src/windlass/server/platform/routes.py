@@ -126,6 +126,7 @@ _LIST_NODES = Permission("list", "", "nodes", audience="everyone", reason=_PUBLI
 _GET_NODE = Permission("get", "", "nodes", "", "node", "everyone", _PUBLIC_NODES)
 _LIST_ALL_PODS = Permission("list", "", "pods", audience="platform")
 _LIST_PODS = Permission("list", "", "pods")
+_EXEC = Permission("create", "", "pods", "exec")
 _GET_POD = Permission("get", "", "pods", "", "pod")
 
 _CREATE_TOKENS = TokenPermission("create", GROUP, "tokens", audience="platform")
@@ -178,6 +179,19 @@ _RUN_ROUTES = (
         f"{_RUN}/logs/{{log}}/{{container}}/{{number}}", ("PUT",), _WRITE_LOGS,
         lambda s: s.logs.put_segment, "A segment of a log.", "logs",
         parameters=(parameters.RUN_UID,), reply=_EMPTY, body=_BYTES,
+    ),
+)  # fmt: skip
+
+_FILE_ROUTES = (
+    Route(
+        f"{_RUN}/files", ("GET",), _EXEC, _embedded(lambda e: e.files.list),
+        "Files of a replica that has ended.", "files", parameters=parameters.FILES,
+        reply=Reply("FileList"), embedded=True,
+    ),
+    Route(
+        f"{_RUN}/files/content", ("GET",), _EXEC, _embedded(lambda e: e.files.content),
+        "Bytes of a file of a replica that has ended.", "files",
+        parameters=parameters.FILE_CONTENT, reply=_CONTENT, embedded=True,
     ),
 )  # fmt: skip
 
@@ -436,6 +450,6 @@ _METRICS_ROUTES = (
 )  # fmt: skip
 
 ROUTES: tuple[Route, ...] = (
-    *_RUN_ROUTES, *_POD_ROUTES, *_USAGE_ROUTES, *_CODE_ROUTES, *_MAILBOX_ROUTES,
+    *_RUN_ROUTES, *_FILE_ROUTES, *_POD_ROUTES, *_USAGE_ROUTES, *_CODE_ROUTES, *_MAILBOX_ROUTES,
     *_STEP_ROUTES, *_STUDY_ROUTES, *_QUEUE_ROUTES, *_TOKEN_ROUTES, *_METRICS_ROUTES,
 )  # fmt: skip

@@ -10,6 +10,7 @@ from windlass.server.platform.handlers.logs import LogService
 from windlass.server.platform.handlers.mailboxes import MailboxService
 from windlass.server.platform.handlers.metrics import MetricsService
 from windlass.server.platform.handlers.metrics_pull import PullSource
+from windlass.server.platform.handlers.pod_files import PodFileService
 from windlass.server.platform.handlers.queues import QueueService
 from windlass.server.platform.handlers.rendezvous import RendezvousService
 from windlass.server.platform.handlers.runs import RunService
@@ -25,6 +26,7 @@ class EmbeddedServices:
 
     tokens: TokenService
     agents: PullSource
+    files: PodFileService
 
 
 @dataclasses.dataclass(slots=True)

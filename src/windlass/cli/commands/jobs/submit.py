@@ -90,7 +90,7 @@ def attach(out: Output, name: str, tail: int | None, target: base.Target) -> int
 
     Ctrl-C asks whether to detach or to stop the run.
     """
-    following = Following(out, tail)
+    following = Following(out, tail, target)
 
     async def work(session: client_session.Session) -> kind.Run:
         following.made = await session.store.get(kind.Run, name, session.namespace)
@@ -112,7 +112,7 @@ def attach(out: Output, name: str, tail: int | None, target: base.Target) -> int
 @base.making_target_options
 def rerun(out: Output, name: str, new_name: str, follow: bool, target: base.Target) -> int:
     """Submit the job of RUN again, as a new run."""
-    following = Following(out)
+    following = Following(out, target=target)
 
     async def work(session: client_session.Session) -> kind.Run | None:
         from windlass.sdk import run_handle

@@ -54,7 +54,7 @@ def run_to_end(
     target: base.Target,
 ) -> int:
     """Follows a job whose request was sent early, or submits it first; returns the exit code."""
-    following = Following(out)
+    following = Following(out, target=target)
 
     async def work(session: client_session.Session) -> kind.Run:
         made = await _created(session, sent, value) if sent is not None else None
@@ -93,9 +93,12 @@ def run_to_end(
 class Following:
     """A run that is followed until it ends or the user presses Ctrl-C."""
 
-    def __init__(self, out: Output, tail: int | None = None) -> None:
+    def __init__(
+        self, out: Output, tail: int | None = None, target: base.Target | None = None
+    ) -> None:
         self._out = out
         self._tail = tail
+        self._target = target or base.Target()
         self.made: kind.Run | None = None
 
     async def to_the_end(
@@ -114,7 +117,26 @@ class Following:
         sink = log_output.printer(self._out, made)
         narrator = _announced(log_output.Narrator(self._out, made.name), announce)
         on_change = _refuse_unresolvable(narrator) if refusing else narrator
-        return await run_logs.follow(session.store, choice, sink, on_change, self._out.warn, made)
+        ended = await run_logs.follow(
+            session.store, choice, sink, on_change, self._out.warn, made
+        )  # fmt: skip
+        if self._out.human:
+            await self._mention_files(session, ended)
+        return ended
+
+    async def _mention_files(self, session: client_session.Session, ended: kind.Run) -> None:
+        """Where the files are that the job wrote, if they are kept."""
+        from windlass.sdk.files import copying, sources
+
+        found = await sources.written(session.store, ended)
+        if not found:
+            return
+        size = copying.human(sum(entry.size for entry in found))
+        ttl = ended.spec.ttl_after_finished
+        until = f"for {ttl} after its end" if ttl else "until it is deleted"
+        wrote = f"{len(found)} {'file' if len(found) == 1 else 'files'} ({size})"
+        self._out.hint(f"run/{ended.name} wrote {wrote}, kept {until}")
+        self._out.hint(f"Copy them: windlass cp {ended.name}: .{self._target.flags}")
 
     def report_end(self, ended: kind.Run, target: base.Target) -> int:
         if not self._out.human:

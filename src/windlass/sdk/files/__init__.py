@@ -1,0 +1,1 @@
+"""Copies files between this machine and the replicas of a run."""
