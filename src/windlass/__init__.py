@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from windlass.injob.library.windlass.job_context import context as context
     from windlass.injob.library.windlass.job_context import progress as progress
     from windlass.injob.library.windlass.job_context import report as report
+    from windlass.injob.library.windlass.saving import save as save
     from windlass.sdk.async_client import AsyncClient as AsyncClient
     from windlass.sdk.errors import CannotRun as CannotRun
     from windlass.sdk.errors import CannotShip as CannotShip
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from windlass.sdk.run_handle import AsyncRunHandle as AsyncRunHandle
     from windlass.sdk.sync_client import Client as Client
     from windlass.sdk.sync_client import RunHandle as RunHandle
+    from windlass.sdk.sync_client import load as load
     from windlass.sdk.sync_client import start as run  # noqa: F401 (offered under this name)
     from windlass.sdk.tuning.tune import tune as tune
     from windlass.store import errors as errors
@@ -54,11 +56,13 @@ _LAZY = {
     "WorkerLost": "windlass.sdk.errors",
     "context": "windlass.injob.library.windlass.job_context",
     "errors": "windlass.store.errors",
+    "load": "windlass.sdk.sync_client",
     "map": "windlass.sdk.pipelines.step_definition",
     "pipeline": "windlass.sdk.pipelines.pipeline_definition",
     "progress": "windlass.injob.library.windlass.job_context",
     "report": "windlass.injob.library.windlass.job_context",
     "run": "windlass.sdk.sync_client",
+    "save": "windlass.injob.library.windlass.saving",
     "step": "windlass.sdk.pipelines.step_definition",
     "tune": "windlass.sdk.tuning.tune",
 }

@@ -37,6 +37,10 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "cp": Entry(
             "windlass.cli.commands.jobs.cp:cp", "Copy files from a run, or to a running one."
         ),
+        "outputs": Entry(
+            "windlass.cli.commands.jobs.outputs:outputs",
+            "List, download and keep the outputs of runs.",
+        ),
         "wait": Entry("windlass.cli.commands.jobs.lifecycle:wait", "Wait until runs have ended."),
         "stop": Entry(
             "windlass.cli.commands.jobs.lifecycle:stop", "Stop runs; their records stay."

@@ -12,6 +12,12 @@ SUBMISSION: Final = "windlass.dev/submission"
 """Annotation on Runs, written by the client: a random mark by which a client that sends a request
 again recognises the Run that its first request created."""
 
+PINNED: Final = "windlass.dev/pinned"
+"""Annotation on Runs, `true`: the Run and its outputs are not deleted when their time is up."""
+
+OUTPUTS_QUOTA: Final = "windlass.dev/outputs-quota"
+"""Annotation on Namespaces: how many bytes of outputs its Runs keep together, as `50Gi`."""
+
 STOP_SIGNAL: Final = "windlass.dev/stop-signal"
 """Annotation: the signal that asks the pod's processes to exit. SIGTERM if absent."""
 

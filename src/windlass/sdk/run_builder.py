@@ -7,7 +7,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, get_args
 
 from windlass.kinds import annotations as known
 from windlass.kinds.types import run
@@ -195,6 +195,7 @@ def _spec(command: Sequence[str], options: dict[str, Any]) -> run.RunSpec:
             grace=options.get("grace"),
             path=options.get("checkpoint"),
         ),
+        outputs=[_output(text) for text in options.get("outputs", ())] or None,
         overrides=_part(
             run.Overrides,
             labels=_mapping(options, "labels"),
@@ -300,6 +301,15 @@ def _mount(path: str, what: str) -> run.Mount:
     if colon and mode in ("ro", "rw"):
         return run.Mount(source=source, path=path, read_only=mode == "ro")
     return run.Mount(source=what, path=path)
+
+
+def _output(text: str) -> run.Output:
+    """`PATH`, or `PATH:MOMENT,...` with end, failure or checkpoint."""
+    path, colon, moments = text.rpartition(":")
+    when = moments.split(",")
+    if colon and set(when) <= set(get_args(run.OutputMoment)):
+        return run.Output(path=path, when=cast(Any, when))
+    return run.Output(path=text)
 
 
 def _amount(value: float | str | None) -> str | None:

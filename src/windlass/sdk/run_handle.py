@@ -19,7 +19,7 @@ from windlass.store.kubernetes.client import KubernetesStore
 if TYPE_CHECKING:
     from windlass.kinds.array_results import IndexResult
     from windlass.sdk.index_handle import AsyncIndexHandle
-    from windlass.sdk.files import copying
+    from windlass.sdk.files import collected, copying
 
 
 class AsyncRunHandle:
@@ -227,6 +227,27 @@ class AsyncRunHandle:
                 return await copying.download(files, path, os.fspath(destination))
 
         return await copying.with_retries(copy)
+
+    async def outputs(self) -> list[collected.OutputFile]:
+        """The files that were collected from the replicas, as the run declares them."""
+        from windlass.sdk.files import collected
+
+        return await collected.files_of(self._store, await self.refresh())
+
+    async def download_outputs(self, destination: str | os.PathLike[str] = ".") -> copying.Report:
+        """Copies all outputs to this machine; those of several replicas into a folder each."""
+        from windlass.sdk.files import copying, saved
+
+        owner = await self.refresh()
+        return await copying.with_retries(
+            lambda: saved.download(self._store, owner, os.fspath(destination), lambda *_: None)
+        )
+
+    async def load(self, name: str, *, replica: str = "") -> Any:
+        """What the job saved with `windlass.save(obj, name)`; unpickles it."""
+        from windlass.sdk.files import saved
+
+        return await saved.load(self._store, await self.refresh(), name, replica)
 
     async def upload(
         self, source: str | os.PathLike[str], path: str = "", *, replica: str = ""

@@ -109,6 +109,9 @@ class Options(TypedDict, total=False):
     """Time from the signal to SIGKILL: "30s"."""
     checkpoint: str
     """Folder of the checkpoints; `windlass.context().checkpoint` in the job."""
+    outputs: Sequence[str]
+    """Files that are collected when a replica ends, and kept with the run: ["out", "*.pt"];
+    "out:end,checkpoint" says when."""
     keep: str
     """Delete the record this long after the end: "1h". Default: never."""
 

@@ -31,7 +31,7 @@ from windlass.sdk.transfer import logs
 if TYPE_CHECKING:
     from windlass.kinds.array_results import IndexResult
     from windlass.sdk.index_handle import IndexHandle
-    from windlass.sdk.files import copying
+    from windlass.sdk.files import collected, copying
 
 T = TypeVar("T", bound=Object)
 
@@ -169,6 +169,18 @@ class RunHandle:
     ) -> copying.Report:
         """Copies files of a replica (`ROLE-INDEX`; the first by default) to this machine."""
         return event_loop_thread.call(self.aio.download(path, destination, replica=replica))
+
+    def outputs(self) -> list[collected.OutputFile]:
+        """The files that were collected from the replicas, as the run declares them."""
+        return event_loop_thread.call(self.aio.outputs())
+
+    def download_outputs(self, destination: str | os.PathLike[str] = ".") -> copying.Report:
+        """Copies all outputs to this machine; those of several replicas into a folder each."""
+        return event_loop_thread.call(self.aio.download_outputs(destination))
+
+    def load(self, name: str, *, replica: str = "") -> Any:
+        """What the job saved with `windlass.save(obj, name)`; unpickles it."""
+        return event_loop_thread.call(self.aio.load(name, replica=replica))
 
     def upload(
         self, source: str | os.PathLike[str], path: str = "", *, replica: str = ""
@@ -478,6 +490,13 @@ def start(
     """
     chosen = client or default()
     return chosen.run(work, *args, workdir=workdir, force=force, **options)
+
+
+def load(run: str | RunHandle, name: str, *, client: Client | None = None) -> Any:
+    """What a run saved with `windlass.save(obj, name)`; exported as `windlass.load`. The content
+    is unpickled: load only what your team's runs saved."""
+    chosen = client or default()
+    return (chosen.runs.get(run) if isinstance(run, str) else run).load(name)
 
 
 _default: tuple[int, Client] | None = None

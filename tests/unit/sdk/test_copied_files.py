@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windlass.kinds.values import globs
 from windlass.sdk.files import copying, local_folder, places
 from windlass.sdk.files.places import Entry, PathError, Place
 
@@ -23,7 +24,7 @@ class Tree:
         self.reads: list[tuple[str, int]] = []
 
     async def list(self, path: str) -> list[Entry]:
-        return list(self.entries) if not places.is_pattern(path) else []
+        return list(self.entries) if not globs.is_pattern(path) else []
 
     async def target(self, path: str) -> str:
         return self.targets[path]
@@ -140,12 +141,12 @@ async def test_an_unfinished_copy_that_is_a_link_is_refused(tmp_path: Path) -> N
     ],
 )
 def test_patterns(pattern: str, path: str, matches: bool) -> None:
-    assert bool(places.matcher(pattern).fullmatch(path)) is matches
+    assert bool(globs.matcher(pattern).fullmatch(path)) is matches
 
 
 @given(st.text(max_size=30))
 def test_every_pattern_is_a_pattern(text: str) -> None:
-    places.matcher(text)
+    globs.matcher(text)
 
 
 def test_a_name_cannot_command_the_terminal() -> None:

@@ -147,6 +147,6 @@ async def test_runs_and_cronruns_name_what_is_in_use(served: Served) -> None:
     }
     path = RUNS.format("default").replace("/runs", "/cronruns")
     assert (await served.call("POST", path, {"metadata": {"name": "b"}, "spec": cron})).code == 201
-    namespaces, named = await blobs.in_use(EmbeddedStore(served.api))
+    namespaces, named = await blobs.code_in_use(EmbeddedStore(served.api))
     assert "default" in namespaces
     assert named == {("default", DIGEST), ("default", DIGEST[:-1] + "0")}

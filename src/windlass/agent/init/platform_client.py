@@ -1,9 +1,11 @@
 """The client of the platform API inside of a pod, with the pod's token: fetches the run's code and
-the addresses of the other pods. Called by `agent.init.main`. Standard library only.
+the addresses of the other pods, and sends outputs. Called by `agent.init.main` and
+`agent.init.collect_outputs`. Standard library only.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import http.client
 import json
@@ -21,6 +23,8 @@ _RETRY_SECONDS = 600.0
 run. A user who needs a shorter limit sets `duration.start`."""
 _LONGEST_PAUSE = 8.0
 _PIECE = 1 << 20
+PIECE = 4 << 20
+"""Bytes of one upload request."""
 _WAIT = 20
 """Seconds that the server may wait before it answers a request for addresses."""
 T = TypeVar("T")
@@ -28,6 +32,10 @@ T = TypeVar("T")
 
 class RejectedError(Exception):
     """The server rejects a request, so that a retry would not help; the message is for the user."""
+
+
+class ChangedError(Exception):
+    """The content that was sent is not that of its digest."""
 
 
 class LateError(Exception):
@@ -74,6 +82,98 @@ class PlatformClient:
                 raise LateError(
                     f"after {seconds:.0f} s these replicas had no address: {', '.join(missing)}"
                 )
+
+    # --- outputs
+
+    def own_pod(self, run: str) -> dict[str, Any]:
+        """How the command of this pod fares: `exitCode` once it has ended."""
+        path = f"{_outputs(run)}/pod"
+        found: dict[str, Any] = self._with_retries(
+            "the state of the command is not known", lambda: self._json(path)
+        )
+        return found
+
+    def check_outputs(self, run: str, size: int) -> None:
+        """RejectedError if the namespace may not keep so many bytes."""
+        self._post(run, "check", {"bytes": size})
+
+    def publish_outputs(self, run: str, body: dict[str, Any]) -> None:
+        self._post(run, "publish", body)
+
+    def send_blob(self, run: str, digest: str, size: int, piece: Callable[[int], bytes]) -> None:
+        """Sends content that the server does not have. `piece`: bytes from an offset. ChangedError:
+        they are not those of the digest."""
+        path = f"{_outputs(run)}/blobs/{digest}"
+        problem = "an output cannot be sent"
+        offset = self._with_retries(problem, lambda: self._received(path))
+        while offset is not None:
+            data = piece(offset)
+            if not data and offset < size:
+                raise ChangedError(digest)
+            send = functools.partial(self._append, path, offset, size, data)
+            offset = self._with_retries(problem, send)
+
+    def _received(self, path: str) -> int | None:
+        """How many bytes the server has; None if it has all of them."""
+        link = self._connect()
+        try:
+            answer = self._request(link, "HEAD", path)
+            answer.read()
+            if answer.status == 200:
+                return None
+            if answer.status != 404:
+                _raise_for(answer)
+            return int(answer.headers.get("Upload-Offset") or 0)
+        finally:
+            link.close()
+
+    def _append(self, path: str, offset: int, size: int, data: bytes) -> int | None:
+        """Sends one piece; returns where the next one begins, None if there is none."""
+        link = self._connect()
+        try:
+            headers = {
+                "Upload-Offset": str(offset), "Upload-Length": str(size),
+                "Content-Type": "application/octet-stream",
+            }  # fmt: skip
+            answer = self._request(link, "PATCH", path, data, headers)
+            if answer.status == 400:
+                raise ChangedError(answer.read(1000).decode(errors="replace"))
+            if answer.status not in (200, 204, 409):
+                _raise_for(answer)
+            answer.read()
+        finally:
+            link.close()
+        if answer.status == 409:
+            time.sleep(0.2)
+            return self._received(path)  # another replica sends the same content
+        received = int(answer.headers.get("Upload-Offset") or 0)
+        return received if received < size else None
+
+    def _post(self, run: str, what: str, body: dict[str, Any]) -> None:
+        def once() -> None:
+            link = self._connect()
+            try:
+                headers = {"Content-Type": "application/json"}
+                answer = self._request(
+                    link, "POST", f"{_outputs(run)}/{what}", json.dumps(body).encode(), headers
+                )  # fmt: skip
+                if answer.status not in (200, 201, 204):
+                    _raise_for(answer)
+                answer.read()
+            finally:
+                link.close()
+
+        self._with_retries("outputs", once)
+
+    def _request(
+        self, link: http.client.HTTPConnection, method: str, path: str, body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> http.client.HTTPResponse:  # fmt: skip
+        # Read for each request: tokens are renewed before they expire.
+        token = self._token.read_text().strip()
+        given = {"Authorization": f"Bearer {token}", **(headers or {})}
+        link.request(method, self._base + path, body=body, headers=given)
+        return link.getresponse()
 
     def _members(self, path: str) -> dict[str, list[str]]:
         found = self._with_retries(
@@ -122,10 +222,7 @@ class PlatformClient:
             raise http.client.HTTPException("the downloaded blob does not match its digest")
 
     def _get(self, link: http.client.HTTPConnection, path: str) -> http.client.HTTPResponse:
-        # Read for each request: tokens are renewed before they expire.
-        token = self._token.read_text().strip()
-        link.request("GET", self._base + path, headers={"Authorization": f"Bearer {token}"})
-        answer = link.getresponse()
+        answer = self._request(link, "GET", path)
         if answer.status != 200:
             _raise_for(answer)
         return answer
@@ -133,6 +230,10 @@ class PlatformClient:
     def _connect(self) -> http.client.HTTPConnection:
         trust = ssl.create_default_context(cadata=self._authority or None)
         return http.client.HTTPSConnection(self._address.netloc, context=trust, timeout=60)
+
+
+def _outputs(run: str) -> str:
+    return f"/runs/{urllib.parse.quote(run, safe='')}/outputs"
 
 
 def _missing(members: Mapping[str, Sequence[str]], sizes: Mapping[str, int]) -> list[str]:
@@ -147,7 +248,7 @@ def _missing(members: Mapping[str, Sequence[str]], sizes: Mapping[str, int]) -> 
 def _raise_for(answer: http.client.HTTPResponse) -> None:
     """Raises HTTPException if a retry may help, else RejectedError."""
     body = answer.read(65536)
-    if answer.status >= 500 or answer.status == 429:
+    if (answer.status >= 500 and answer.status != 507) or answer.status == 429:
         raise http.client.HTTPException(f"the server answered {answer.status}")
     try:
         message = json.loads(body)["message"]

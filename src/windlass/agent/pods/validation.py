@@ -20,13 +20,21 @@ def unsupported(
     pod: core.Pod, *, mounts: bool, images: Sequence[str] = IMAGES
 ) -> tuple[str, str] | None:
     """Reason and message, with the remedy, if the pod can never run here; None if it can."""
+    beside = False
+    for container in pod.spec.init_containers or ():
+        if beside and container.restart_policy != "Always":
+            return "PodNotSupported", (
+                f"container {container.name}: this node starts sidecars after all other init "
+                "containers; move it before them"
+            )
+        beside = container.restart_policy == "Always"
     for container in (*(pod.spec.init_containers or ()), *pod.spec.containers):
         if container.image not in images:
             return "ImageNotSupported", (
                 f"container {container.name}: this node runs processes, not images "
                 f"({container.image}); leave the image out"
             )
-        problem = _container(container)
+        problem = _container(container, pod)
         if problem:
             return "PodNotSupported", f"container {container.name}{problem}"
     if pod.spec.runtime_class_name:
@@ -41,11 +49,12 @@ def unsupported(
     return ("OutOfSharedMemory", little) if little else None
 
 
-def _container(container: core.Container) -> str:
+def _container(container: core.Container, pod: core.Pod) -> str:
     if not container.command:
         return " has no command, and there is no image that could provide one; set command"
-    if container.restart_policy:
-        return ": sidecars (restartPolicy of an init container) are not supported; leave it out"
+    sidecar = container.restart_policy == "Always" and container in (pod.spec.init_containers or ())
+    if container.restart_policy and not sidecar:
+        return ": restartPolicy is for sidecars, init containers with Always; leave it out"
     for name in _PROBES:
         if getattr(container, name):
             return f": {_camel(name)} is not supported on this node; leave it out"

@@ -39,6 +39,10 @@ log = logging.getLogger(__name__)
 
 _COMPARED = ("phase", "reason", "message", "podIP", "containerStatuses", "initContainerStatuses")
 """Fields of a status whose change causes a write; a changed time alone does not."""
+_SHORTEST_SIDECAR, _LONGEST_SIDECAR = 2.0, 600.0
+"""Seconds that sidecars have to end, of a deleted pod and of one whose containers have ended."""
+_SIDECAR_STARTS = 4
+"""A sidecar that is killed after the containers have ended is started this often in all."""
 _RETRY = 5.0
 """Seconds until a step that failed for reasons outside of the pod is tried again."""
 
@@ -137,6 +141,8 @@ class PodWorker:
         self._prepared: volumes.PodFolder | None = None
         self._progress = ""
         self._progress_due = 0.0
+        self._asked: set[tuple[str, int]] = set()
+        """Sidecars that were asked to end: name and number of the start."""
         self.wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -185,6 +191,11 @@ class PodWorker:
             return None
         status = pod_status.build(pod, seen, self._context.address, times.now(), before)
         over = status["phase"] in ("Succeeded", "Failed")
+        if over and not self._sidecars_ended(pod):
+            # The node reports how the containers ended, and the pod as over once all have.
+            await self._write(pod, status | {"phase": "Running"})
+            self._stop_sidecars(pod, _LONGEST_SIDECAR)
+            return None
         delays.append(await self._publish_progress(pod, last=over))
         await self._write(pod, status)
         if not over:
@@ -214,7 +225,7 @@ class PodWorker:
         containers, the observed containers, and delays until the next step."""
         before: list[Observed] = []
         delays: list[float | None] = []
-        specs = pod.spec.init_containers or ()
+        specs = [each for each in pod.spec.init_containers or () if not _is_sidecar(each)]
         policy = pod_status.init_policy(pod.spec.restart_policy)
         for index, spec in enumerate(specs):
             observed, delay = await self._advance(pod, spec, policy)
@@ -224,12 +235,30 @@ class PodWorker:
                 before += [self._poll(self._container(each.name)) for each in specs[index + 1 :]]
                 seen = [self._poll(self._container(each.name)) for each in pod.spec.containers]
                 return before, seen, delays
+        delays += await self._advance_sidecars(pod)
         seen = []
         for spec in pod.spec.containers:
             observed, delay = await self._advance(pod, spec, pod.spec.restart_policy)
             seen.append(observed)
             delays.append(delay)
         return before, seen, delays
+
+    async def _advance_sidecars(self, pod: core.Pod) -> list[float | None]:
+        """Starts the sidecars, and again those that ended, while a container runs. A sidecar that
+        was killed in its last work is started again a few times."""
+        seen = [self._poll(self._container(spec.name)) for spec in pod.spec.containers]
+        over = pod_status.phase(pod.spec.restart_policy, seen) in ("Succeeded", "Failed")
+        delays = []
+        for spec in _sidecars(pod):
+            observed = self._poll(self._container(spec.name))
+            if not over:
+                _, delay = await self._advance(pod, spec, "Always")
+                delays.append(delay)
+            elif _was_killed(observed) and observed.restarts < _SIDECAR_STARTS:
+                config = await container_config.make(self._store, self._context, pod, spec)
+                await self._container(spec.name).start(config, self._context.zygote)
+                self._poll(self._container(spec.name))
+        return delays
 
     async def _advance(
         self, pod: core.Pod, spec: core.Container, policy: str
@@ -262,13 +291,26 @@ class PodWorker:
             return _not_configured(observed, missing), _RETRY
         return self._poll(container), None
 
+    def _sidecars_ended(self, pod: core.Pod) -> bool:
+        names = [spec.name for spec in _sidecars(pod)]
+        return all(self._poll(self._container(name)).state != "running" for name in names)
+
+    def _stop_sidecars(self, pod: core.Pod, grace: float) -> None:
+        """Asks the sidecars to end; their work at the end is part of the pod's."""
+        for spec in _sidecars(pod):
+            container = self._container(spec.name)
+            start = (spec.name, container.starts)
+            if start not in self._asked and self._poll(container).state == "running":
+                self._asked.add(start)
+                container.stop(grace, "SIGTERM")
+
     def _container(self, name: str) -> Container:
         return Container(self._folder, name, self._context.abilities.cgroups)
 
     async def _too_late(self, pod: core.Pod) -> bool:
         """Called after the active deadline: stops running containers. Returns False if the pod had
         ended before the deadline."""
-        before = [self._poll(self._container(s.name)) for s in pod.spec.init_containers or ()]
+        before = [self._poll(self._container(s.name)) for s in _initial(pod)]
         seen = [self._poll(self._container(s.name)) for s in pod.spec.containers]
         over = pod_status.phase(pod.spec.restart_policy, seen, before) in ("Succeeded", "Failed")
         if over and not _ended_late(pod, (*before, *seen)):
@@ -323,12 +365,19 @@ class PodWorker:
     async def _end(self, pod: core.Pod) -> None:
         """Terminates a pod: stops its containers, then writes the final status, archives the logs
         and deletes the object."""
-        before = [self._poll(self._container(s.name)) for s in pod.spec.init_containers or ()]
+        before = [self._poll(self._container(s.name)) for s in _initial(pod)]
         seen = [self._poll(self._container(s.name)) for s in pod.spec.containers]
         if any(each.state == "running" for each in (*before, *seen)):
             grace = pod.metadata.deletion_grace_period_seconds
             seconds = 30.0 if grace is None else float(grace)
-            self._stop(containers.all_in(self._folder), seconds, _stop_signal(pod))
+            beside = {spec.name for spec in _sidecars(pod)}
+            stopped = [c for c in containers.all_in(self._folder) if c.name not in beside]
+            self._stop(stopped, seconds, _stop_signal(pod))
+            return
+        if not self._sidecars_ended(pod):
+            status = _final(pod, seen, self._context.address, before)
+            await self._write(pod, status | {"phase": pod.status.phase})
+            self._stop_sidecars(pod, _left_to_end(pod))
             return
         if pod.status.phase not in ("Succeeded", "Failed"):
             await self._publish_progress(pod, last=True)
@@ -404,6 +453,31 @@ class PodWorker:
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
+
+
+def _is_sidecar(spec: core.Container) -> bool:
+    return spec.restart_policy == "Always"
+
+
+def _sidecars(pod: core.Pod) -> list[core.Container]:
+    """The init containers that run beside the others, as long as those do."""
+    return [spec for spec in pod.spec.init_containers or () if _is_sidecar(spec)]
+
+
+def _initial(pod: core.Pod) -> list[core.Container]:
+    """The init containers that end before the others start."""
+    return [spec for spec in pod.spec.init_containers or () if not _is_sidecar(spec)]
+
+
+def _was_killed(observed: Observed) -> bool:
+    return observed.state == "ended" and observed.exit_code != 0
+
+
+def _left_to_end(pod: core.Pod) -> float:
+    """Seconds of a deleted pod's grace that are left for its sidecars; two at least, as kubelet
+    gives them."""
+    ends = times.parse(pod.metadata.deletion_timestamp or "")
+    return max(_SHORTEST_SIDECAR, (ends - times.now()).total_seconds())
 
 
 def _final(

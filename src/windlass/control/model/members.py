@@ -123,10 +123,17 @@ def ended_at(pod: core.Pod) -> str | None:
 
 def preparing_since(pod: core.Pod) -> str | None:
     """Since when its environment and code are being made, if they are."""
-    for container in pod.status.init_container_statuses or ():
+    for container in _preparing(pod):
         if container.state and container.state.running:
             return container.state.running.started_at
     return None
+
+
+def _preparing(pod: core.Pod) -> list[core.ContainerStatus]:
+    """The status of each init container, without sidecars: those run beside the command, and how
+    they end says nothing about it."""
+    beside = {c.name for c in pod.spec.init_containers or () if c.restart_policy == "Always"}
+    return [each for each in pod.status.init_container_statuses or () if each.name not in beside]
 
 
 def owner_uid(pod: core.Pod) -> str:
@@ -277,7 +284,7 @@ def failure(pod: core.Pod) -> tuple[reasons.Reason, str, int | None]:
     if pod.status.reason == "Evicted" and _OVER_ITS_DISK.search(pod.status.message):
         more = "ask for more with --disk"
         return reasons.Reason.OUT_OF_DISK, f"{pod.name}: {pod.status.message.strip()}; {more}", None
-    before = pod.status.init_container_statuses or ()
+    before = _preparing(pod)
     for status in (*before, *(pod.status.container_statuses or ())):
         ended = status.state.terminated
         if ended is not None and ended.exit_code != 0:

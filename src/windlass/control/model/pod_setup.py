@@ -26,6 +26,12 @@ FURNISH = "furnish"
 """Name of the one after it, in an image of the user's: packages are for the Python of that."""
 ORDER = "WINDLASS_PREPARE"
 """The variable with the instructions for both."""
+OUTPUTS = "outputs"
+"""Name of the sidecar that collects outputs, and of the folder that is always collected."""
+COLLECT = "WINDLASS_COLLECT"
+"""The variable with its instructions."""
+COLLECT_LIMIT = "256Mi"
+"""Its memory: it holds one piece of a file at a time, and the list of files."""
 _LIBRARY = "run/library"
 """Where `prepare` leaves what `furnish` runs, below the pod's folder."""
 USER = 10001
@@ -136,6 +142,31 @@ def order(
         seconds = duration.seconds(limit) if limit else _START_SECONDS
         found |= {"tools": True, "group": group, "patience": seconds}
     return found
+
+
+def working_folder(spec: run.RunSpec, engine: engines.Engine) -> str:
+    """The working folder of the command; "": that of its image, or of the node's agent."""
+    if spec.code:
+        return f"{ROOT}/code"
+    return f"{ROOT}/work" if spec.outputs and engine.images else ""
+
+
+def collect_command(engine: engines.Engine) -> list[str]:
+    """Starts `agent.init.collect_outputs`. The signal that asks it to end must not end it before it
+    is ready: it asks the server, too."""
+    start = 'trap "" TERM; exec "$0" "$@"'
+    module = "windlass.agent.init.collect_outputs"
+    return ["/bin/sh", "-c", start, engine.python, "-I", "-m", module]
+
+
+def collection(owner: run.Run, engine: engines.Engine) -> dict[str, Any]:
+    """The instructions for `agent.init.collect_outputs`."""
+    folder = working_folder(owner.spec, engine) or f"{ROOT}/work"
+    return {
+        "run": owner.name,
+        "work": folder.removeprefix(f"{ROOT}/"),
+        "outputs": [{"path": o.path, "when": list(o.when)} for o in owner.spec.outputs or ()],
+    }
 
 
 def environments_volume(engine: engines.Engine, namespace: str) -> dict[str, Any]:

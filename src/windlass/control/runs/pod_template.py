@@ -143,7 +143,7 @@ class _Pod:
                 share_process_namespace=self.context.engine.images or None,
                 hostname=f"{self.role.name}-{self.index}" if self._has_names else "",
                 subdomain=owner.name if self._has_names else "",
-                init_containers=self._before() or None,
+                init_containers=[*self._before(), *self._beside()] or None,
                 containers=[self._main(overrides, rendered)],
                 volumes=[volume for volume, _ in self._volumes()] or None,
                 priority_class_name=overrides.priority_class_name or "",
@@ -207,7 +207,7 @@ class _Pod:
             image=self._image(),
             image_pull_policy=overrides.image_pull_policy or "",
             command=[self._filled(word) for word in command],
-            working_dir=f"{ROOT}/code" if self.owner.spec.code else "",
+            working_dir=pod_setup.working_folder(spec, engine),
             env=self._environment({} if self._finds_others else rendered.variables),
             env_from=[_env_from(source) for source in self.role.env_from or ()] or None,
             ports=self._ports() or None,
@@ -264,6 +264,34 @@ class _Pod:
         )  # fmt: skip
         return [prepare, furnish]
 
+    def _beside(self) -> list[core.Container]:
+        """The sidecar that collects outputs. What it requests is nothing: the node has no more
+        capacity for the replica than its resources."""
+        spec, engine = self.owner.spec, self.context.engine
+        if not spec.outputs:
+            return []
+        variables = {
+            ROOT_VARIABLE: ROOT,
+            "WINDLASS_NAMESPACE": self.owner.namespace,
+            "WINDLASS_SERVER": engine.server,
+            "WINDLASS_AUTHORITY": engine.authority,
+            pod_setup.COLLECT: json.dumps(pod_setup.collection(self.owner, engine)),
+        }
+        return [
+            core.Container(
+                name=pod_setup.OUTPUTS,
+                image=engine.image or HOST_IMAGE,
+                command=pod_setup.collect_command(engine),
+                env=[core.EnvVar(name=n, value=literal(v)) for n, v in variables.items()],
+                resources=core.ResourceRequirements(
+                    requests={"cpu": "0", "memory": "0"}, limits={"memory": pod_setup.COLLECT_LIMIT}
+                ),
+                volume_mounts=[mount for _, mount in self._volumes()] or None,
+                security_context=pod_setup.container_security(engine),
+                restart_policy="Always",
+            )
+        ]
+
     @property
     def _is_prepared(self) -> bool:
         return pod_setup.is_needed(self.owner.spec, self.context.engine, self._size)
@@ -300,6 +328,8 @@ class _Pod:
             **self._port_variables(),
             **self._device_variables(),
         }
+        if owner.spec.outputs:
+            ours["WINDLASS_OUTPUTS"] = f"{self._root}/{pod_setup.OUTPUTS}"
         if owner.spec.checkpoint.path:
             ours["WINDLASS_CHECKPOINT"] = owner.spec.checkpoint.path
         # Unbuffered output, because users follow logs; the job's own setting wins.
@@ -418,7 +448,12 @@ class _Pod:
             add("run", f"{ROOT}/run", {"emptyDir": {}})
         if spec.code:
             add("code", f"{ROOT}/code", {"emptyDir": {}})
-        if spec.code or self._finds_others:
+        if spec.outputs:
+            add(pod_setup.OUTPUTS, f"{ROOT}/{pod_setup.OUTPUTS}", {"emptyDir": {}})
+            if engine.images and not spec.code:
+                # Beside the command's image, so that the sidecar sees it.
+                add("work", f"{ROOT}/work", {"emptyDir": {}})
+        if spec.code or self._finds_others or spec.outputs:
             token = {
                 "audience": AUDIENCE, "expirationSeconds": _TOKEN_SECONDS, "path": "token",
             }  # fmt: skip

@@ -22,6 +22,7 @@ from windlass.control.model import attempts, dependencies, members, retry, run_v
 from windlass.control.model.run_view import Member, Node, View, resizes_live
 from windlass.control.runs import pod_template, usage_intervals
 from windlass.core.verdicts import formatting
+from windlass.kinds.annotations import PINNED
 from windlass.kinds.reasons import Reason
 from windlass.kinds.types import core
 from windlass.kinds.values import duration, times
@@ -254,7 +255,8 @@ def _finished(view: View) -> Plan:
     """Deletes leftover pods; nothing else happens."""
     strays = _clear(view, view.active)
     ttl = view.owner.spec.ttl_after_finished
-    if ttl is None or view.owner.metadata.deletion_timestamp:
+    pinned = (view.owner.metadata.annotations or {}).get(PINNED) == "true"
+    if ttl is None or pinned or view.owner.metadata.deletion_timestamp:
         return strays
     left = duration.milliseconds(ttl) / 1000 - view.seconds_in_phase()
     if left > 0:

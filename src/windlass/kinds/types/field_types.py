@@ -77,6 +77,7 @@ AbsolutePath = Annotated[
     str,
     text(r"/[^\x00-\x1f\x7f:]*", 1024, "be a path that begins with /, without control characters"),
 ]
+OutputPath = Annotated[str, text(r"[^\x00-\x1f]+", 1024, "be a path without control characters", 1)]
 Fraction = Annotated[str, text("[1-9][0-9]{0,2}/[1-9][0-9]{0,2}", 7, "be a fraction such as 1/4")]
 PythonVersion = Annotated[
     str, text(r"3\.[0-9]{1,2}(\.[0-9]{1,2})?", 8, 'be a version of Python 3 such as "3.11"')

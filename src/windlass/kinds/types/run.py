@@ -27,7 +27,9 @@ from windlass.kinds.types.run_status import HISTORY_LENGTH as HISTORY_LENGTH
 from windlass.kinds.types.run_status import MOVES as MOVES
 from windlass.kinds.types.run_status import PAST_NODES as PAST_NODES
 from windlass.kinds.types.run_status import ArrayStatus as ArrayStatus
+from windlass.kinds.types.run_status import OUTPUTS as OUTPUTS
 from windlass.kinds.types.run_status import Assignment as Assignment
+from windlass.kinds.types.run_status import CollectedOutputs as CollectedOutputs
 from windlass.kinds.types.run_status import Dependency as Dependency
 from windlass.kinds.types.run_status import Eviction as Eviction
 from windlass.kinds.types.run_status import Held as Held
@@ -63,6 +65,7 @@ Framework = Literal[
     "process", "torch", "mpi", "horovod", "tensorflow", "jax", "ray", "deepspeed", "spark", "flink"
 ]
 RetryCause = Literal["NodeLost", "Preempted", "Failed"]
+OutputMoment = Literal["end", "failure", "checkpoint"]
 Signal = Literal["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"]
 
 
@@ -344,6 +347,20 @@ class Checkpoint(Struct):
     the pod."""
 
 
+class Output(Struct, kw_only=True):
+    """Files of each replica that are collected and outlive its pod, until the Run is deleted."""
+
+    path: field_types.OutputPath
+    """A file, a folder, or a pattern with `*`, `?`, `[..]` and `**`. Relative to the working
+    folder; or absolute, below `/windlass` or a mount."""
+    when: Annotated[list[OutputMoment], Meta(min_length=1, max_length=3)] = msgspec.field(
+        default_factory=lambda: ["end", "failure"]
+    )
+    """`end`: when the command has succeeded. `failure`: when it ended in any other way, stopped
+    and preempted included. `checkpoint`: then, and also each time that the program reports a
+    checkpoint."""
+
+
 class SecurityContext(Struct):
     """User and group of the processes."""
 
@@ -458,6 +475,8 @@ class RunSpec(Struct, kw_only=True):
     """When the run is retried."""
     checkpoint: Checkpoint = msgspec.field(default_factory=Checkpoint)
     """How replicas are stopped."""
+    outputs: Annotated[list[Output], field_types.keyed("path", 32, 1)] | None = None
+    """Files that are collected. With any, the folder `$WINDLASS_OUTPUTS` is collected, too."""
     overrides: Overrides | None = None
     """Advanced pod fields."""
     ttl_after_finished: field_types.DurationOrZero | None = None

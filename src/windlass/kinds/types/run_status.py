@@ -23,6 +23,7 @@ AVOIDED: Final = 16
 PAST_NODES: Final = 2000
 HELD: Final = 128
 FAILURES: Final = 65
+OUTPUTS: Final = 256
 
 
 class Member(Struct):
@@ -181,6 +182,25 @@ class ArrayStatus(Struct, kw_only=True):
     """Indices that failed, by reason and exit code."""
 
 
+class CollectedOutputs(Struct, kw_only=True):
+    """The files of one replica that were collected last."""
+
+    attempt: int
+    """The attempt that wrote them."""
+    moment: Literal["end", "failure", "checkpoint"]
+    """When they were collected."""
+    at: field_types.Time
+    """When they were published."""
+    manifest: field_types.Digest | None = None
+    """Digest of the list of files. Absent if they could not be collected."""
+    files: int = 0
+    """How many there are."""
+    bytes: int = 0
+    """Their size, which counts against the quota of the namespace."""
+    message: str = ""
+    """Why files were not collected."""
+
+
 class RunStatus(Struct):
     """The state of the run. Only the platform writes it."""
 
@@ -234,5 +254,7 @@ class RunStatus(Struct):
     """Nodes on which this run failed for reasons of the node; the scheduler tries them last."""
     progress: Progress | None = None
     """Progress that the program reported, at most every 10 s."""
+    outputs: Annotated[dict[str, CollectedOutputs], Meta(max_length=OUTPUTS)] | None = None
+    """By replica, `role-index`: the files that were collected. Written by the server."""
     history: Annotated[list[Transition], Meta(max_length=HISTORY_LENGTH)] | None = None
     """The last 50 phase changes, oldest first."""

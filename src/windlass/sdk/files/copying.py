@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from pathlib import Path
 from typing import Protocol
 
+from windlass.kinds.values import globs
 from windlass.sdk.files import local_folder, places, replica_shell
 from windlass.sdk.files.local_folder import LocalFolder
 from windlass.sdk.files.places import Entry, PathError
@@ -48,6 +49,12 @@ class Report:
     """Files that were there already."""
     left_out: list[str] = dataclasses.field(default_factory=list)
     """Paths that cannot be copied: sockets, devices, links that lead out of the tree."""
+
+    def add(self, other: Report) -> None:
+        self.files += other.files
+        self.bytes += other.bytes
+        self.unchanged += other.unchanged
+        self.left_out += other.left_out
 
     def summary(self) -> str:
         """`3 files, 12 MiB (1 was there already)`."""
@@ -115,8 +122,8 @@ async def download(
 async def listed(source: Source, path: str) -> list[Entry]:
     """What is at a path and directly below it, or what matches a pattern."""
     found = await source.list(path)
-    if not found and places.is_pattern(path):
-        base, pattern = places.split_pattern(path)
+    if not found and globs.is_pattern(path):
+        base, pattern = globs.split_pattern(path)
         found = places.matching(await source.list(base), pattern)
     elif len(found) > 1:
         found = [entry for entry in found if entry.path and "/" not in entry.path]
@@ -126,10 +133,10 @@ async def listed(source: Source, path: str) -> list[Entry]:
 
 
 async def _planned(source: Source, path: str, destination: str) -> _Plan:
-    if places.is_pattern(path):
+    if globs.is_pattern(path):
         found = await source.list(path)
         if not found:  # otherwise the characters are those of a name
-            base, pattern = places.split_pattern(path)
+            base, pattern = globs.split_pattern(path)
             chosen = places.matching(await source.list(base), pattern)
             if not chosen:
                 raise PathError(f"nothing matches {places.shown(path)} in the run")

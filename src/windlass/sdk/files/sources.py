@@ -15,6 +15,7 @@ from windlass.kinds.types import core, run
 from windlass.kinds.values import times
 from windlass.sdk import platform_api
 from windlass.sdk.files import places, replica_shell
+from windlass.sdk.files.collected import CollectedFiles
 from windlass.sdk.files.copying import Source
 from windlass.sdk.files.places import Entry, PathError, Place
 from windlass.store import errors
@@ -34,8 +35,17 @@ async def reading(store: KubernetesStore, namespace: str, place: Place) -> Async
     if pod is not None and pod.status.phase == "Running":
         async with _opened(store, pod) as files:
             yield files
-    elif pod is not None and pod.status.phase in ("Succeeded", "Failed"):
-        yield EndedFiles(store, owner, pod)
+        return
+    role, index = place.member([each.name for each in owner.spec.roles])
+    kept = (owner.status.outputs or {}).get(f"{role}-{index}")
+    collected = None
+    if kept is not None and kept.manifest:
+        collected = CollectedFiles(store, owner, f"{role}-{index}")
+    if pod is not None and pod.status.phase in ("Succeeded", "Failed"):
+        ended = EndedFiles(store, owner, pod)
+        yield _Either(ended, collected) if collected is not None else ended
+    elif collected is not None:
+        yield collected
     else:
         raise _nothing_there(owner, place)
 
@@ -98,6 +108,30 @@ def _nothing_there(owner: run.Run, place: Place) -> PathError:
         f"no replica {place.replica or 'of run ' + owner.name} has started yet; explain its state: "
         f"windlass why {owner.name}"
     )
+
+
+class _Either:
+    """The folder of an ended replica where it is kept, else its outputs."""
+
+    def __init__(self, first: Source, second: Source) -> None:
+        self._first = first
+        self._second = second
+        self._chosen = first
+
+    async def list(self, path: str) -> list[Entry]:
+        try:
+            self._chosen, found = self._first, await self._first.list(path)
+        except (PathError, errors.BadRequest):
+            found = []
+        if not found:
+            self._chosen, found = self._second, await self._second.list(path)
+        return found
+
+    async def target(self, path: str) -> str:
+        return await self._chosen.target(path)
+
+    def read(self, path: str, offset: int, size: int) -> AsyncIterator[bytes]:
+        return self._chosen.read(path, offset, size)
 
 
 class EndedFiles:

@@ -26,6 +26,7 @@ from windlass.server.platform.handlers.external_pods import ExternalPodService
 from windlass.server.platform.handlers.logs import LogService
 from windlass.server.platform.handlers.mailboxes import MailboxService
 from windlass.server.platform.handlers.metrics import MetricsService
+from windlass.server.platform.handlers.outputs import OutputService
 from windlass.server.platform.handlers.queues import QueueService
 from windlass.server.platform.handlers.rendezvous import RendezvousService
 from windlass.server.platform.handlers.runs import RunService
@@ -63,6 +64,7 @@ class PlatformApi:
             logs=LogService(store, streams, storage.logs),
             rendezvous=RendezvousService(store),
             blobs=BlobService(store, storage.blobs),
+            outputs=OutputService(store, storage.outputs),
             mailboxes=MailboxService(storage.mailboxes, self._worker_settings),
             steps=StepService(store, storage.blobs),
             studies=StudyService(store),
@@ -93,6 +95,7 @@ class PlatformApi:
         return [
             asyncio.create_task(self.services.mailboxes.sweep_regularly()),
             asyncio.create_task(self.services.blobs.sweep_regularly()),
+            asyncio.create_task(self.services.outputs.sweep_regularly()),
             asyncio.create_task(self.services.steps.prune_regularly()),
         ]
 

@@ -107,6 +107,7 @@ _LIST_OWN_RUNS = AnyUser(
 _CREATE_RUNS = _runs("create")
 _CODE = BlobPermission("create", Run.resource.group, Run.resource.plural)
 _GET_RUN = OwnRunPermission("get", Run.resource.group, Run.resource.plural, "", "run")
+_OUTPUTS = OwnRunPermission("create", Run.resource.group, Run.resource.plural, "", "run")
 _READ_LOGS = Permission("get", "", "pods", "log")
 # A permission of its own, which only agents have: users who may use the platform API must not
 # write what pods of others logged, or what nodes measured.
@@ -192,6 +193,44 @@ _FILE_ROUTES = (
         f"{_RUN}/files/content", ("GET",), _EXEC, _embedded(lambda e: e.files.content),
         "Bytes of a file of a replica that has ended.", "files",
         parameters=parameters.FILE_CONTENT, reply=_CONTENT, embedded=True,
+    ),
+)  # fmt: skip
+
+_OUTPUT_ROUTES = (
+    Route(
+        f"{_NAMESPACE}/outputs", ("GET",), _runs("list"), lambda s: s.outputs.usage,
+        "Bytes of outputs that a team keeps, and its quota.", "outputs",
+        reply=Reply("OutputUsage"),
+    ),
+    Route(
+        f"{_RUN}/outputs", ("GET",), _OUTPUTS, lambda s: s.outputs.list,
+        "Files that replicas of a Run wrote.", "outputs", reply=Reply("OutputList"),
+    ),
+    Route(
+        f"{_RUN}/outputs/pod", ("GET",), _OUTPUTS, lambda s: s.outputs.pod,
+        "For a pod: how its command fares.", "outputs", reply=Reply("OutputPod"),
+    ),
+    Route(
+        f"{_RUN}/outputs/check", ("POST",), _OUTPUTS, lambda s: s.outputs.check,
+        "For a pod: whether so many bytes may be kept.", "outputs", "create", reply=_EMPTY,
+        body="application/json",
+    ),
+    Route(
+        f"{_RUN}/outputs/publish", ("POST",), _OUTPUTS, lambda s: s.outputs.publish,
+        "For a pod: its files are complete.", "outputs", "create", reply=_EMPTY,
+        body="application/json",
+    ),
+    Route(
+        f"{_RUN}/outputs/blobs/{{digest}}", ("HEAD",), _OUTPUTS, lambda s: s.outputs.head,
+        "Size of an output, or bytes sent so far.", "outputs", reply=Reply(media=()),
+    ),
+    Route(
+        f"{_RUN}/outputs/blobs/{{digest}}", ("GET",), _OUTPUTS, lambda s: s.outputs.get,
+        "Content of an output.", "outputs", reply=_CONTENT,
+    ),
+    Route(
+        f"{_RUN}/outputs/blobs/{{digest}}", ("PATCH",), _OUTPUTS, lambda s: s.outputs.upload,
+        "Sends a piece of an output.", "outputs", "patch", parameters.UPLOAD, _EMPTY, _BYTES,
     ),
 )  # fmt: skip
 
@@ -450,6 +489,7 @@ _METRICS_ROUTES = (
 )  # fmt: skip
 
 ROUTES: tuple[Route, ...] = (
-    *_RUN_ROUTES, *_FILE_ROUTES, *_POD_ROUTES, *_USAGE_ROUTES, *_CODE_ROUTES, *_MAILBOX_ROUTES,
-    *_STEP_ROUTES, *_STUDY_ROUTES, *_QUEUE_ROUTES, *_TOKEN_ROUTES, *_METRICS_ROUTES,
+    *_RUN_ROUTES, *_OUTPUT_ROUTES, *_FILE_ROUTES, *_POD_ROUTES, *_USAGE_ROUTES, *_CODE_ROUTES,
+    *_MAILBOX_ROUTES, *_STEP_ROUTES, *_STUDY_ROUTES, *_QUEUE_ROUTES, *_TOKEN_ROUTES,
+    *_METRICS_ROUTES,
 )  # fmt: skip

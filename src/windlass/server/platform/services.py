@@ -10,6 +10,7 @@ from windlass.server.platform.handlers.logs import LogService
 from windlass.server.platform.handlers.mailboxes import MailboxService
 from windlass.server.platform.handlers.metrics import MetricsService
 from windlass.server.platform.handlers.metrics_pull import PullSource
+from windlass.server.platform.handlers.outputs import OutputService
 from windlass.server.platform.handlers.pod_files import PodFileService
 from windlass.server.platform.handlers.queues import QueueService
 from windlass.server.platform.handlers.rendezvous import RendezvousService
@@ -38,6 +39,7 @@ class Services:
     logs: LogService
     rendezvous: RendezvousService
     blobs: BlobService
+    outputs: OutputService
     mailboxes: MailboxService
     steps: StepService
     studies: StudyService

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from windlass.podlogs import archive
+from windlass.server.storage import interfaces
 from windlass.server.storage.blobs_disk import DiskBlobStore
 from windlass.server.storage.bucket.bucket_url import BucketUrl
 from windlass.server.storage.interfaces import BlobStore, LogStore, MailboxStore, NodeMetricsStore
@@ -26,6 +27,8 @@ from windlass.store import errors, interface
 @dataclasses.dataclass(frozen=True, slots=True)
 class StorageBackends:
     blobs: BlobStore
+    outputs: BlobStore
+    """Files that runs wrote."""
     logs: LogStore
     mailboxes: MailboxStore
     node_metrics: NodeMetricsStore
@@ -42,7 +45,9 @@ def on_disk(folder: Path, logs: Path) -> StorageBackends:
         return
 
     return StorageBackends(
-        DiskBlobStore(folder / "blobs"), DiskLogStore(logs), DiskMailboxStore(folder / "mailboxes"),
+        DiskBlobStore(folder / "blobs"),
+        DiskBlobStore(folder / "outputs", interfaces.UNUSED_OUTPUT_SECONDS),
+        DiskLogStore(logs), DiskMailboxStore(folder / "mailboxes"),
         InMemoryNodeMetrics(), sweep, close,
     )  # fmt: skip
 
@@ -68,7 +73,9 @@ async def shared(storage: str, keys: Path, database: str | None) -> StorageBacke
     logs, node_metrics = BucketLogStore(bucket), PostgresNodeMetrics(database)
 
     return StorageBackends(
-        BucketBlobStore(bucket), logs, PostgresMailboxStore(database, bucket), node_metrics,
+        BucketBlobStore(bucket),
+        BucketBlobStore(bucket, "outputs/", interfaces.UNUSED_OUTPUT_SECONDS),
+        logs, PostgresMailboxStore(database, bucket), node_metrics,
         logs.sweep_regularly, node_metrics.close,
     )  # fmt: skip
 

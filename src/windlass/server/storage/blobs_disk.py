@@ -27,8 +27,11 @@ SPARE_BYTES = 256 << 20
 
 
 class DiskBlobStore:
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, unused_seconds: float = interfaces.UNUSED_BLOB_SECONDS
+    ) -> None:
         self._folder = folder
+        self._unused_seconds = unused_seconds
         self._busy: set[BlobRef] = set()
         """Blobs with an upload in progress: one writer each."""
 
@@ -41,6 +44,12 @@ class DiskBlobStore:
 
     async def received(self, blob: BlobRef) -> int:
         return _size(self._part(blob)) or 0
+
+    async def read(self, blob: BlobRef, most: int) -> bytes | None:
+        size = await self.size(blob)
+        if size is None or size > most:
+            return None
+        return await asyncio.to_thread(self._whole(blob).read_bytes)
 
     async def serve(self, request: web.BaseRequest, blob: BlobRef) -> web.StreamResponse | None:
         del request
@@ -137,9 +146,7 @@ class DiskBlobStore:
             blob = BlobRef(path.parent.name, path.name.removesuffix(".part"))
             if blob in self._busy or (blob.namespace, blob.digest) in in_use:
                 continue
-            limit = (
-                interfaces.PARTIAL_BLOB_SECONDS if unfinished else interfaces.UNUSED_BLOB_SECONDS
-            )
+            limit = interfaces.PARTIAL_BLOB_SECONDS if unfinished else self._unused_seconds
             with contextlib.suppress(FileNotFoundError):
                 if now - path.stat().st_mtime > limit:
                     path.unlink()

@@ -21,6 +21,8 @@ from windlass.store import errors
 
 BLOB_MEDIA_TYPE = "application/octet-stream"
 UNUSED_BLOB_SECONDS = 30 * 86400.0
+UNUSED_OUTPUT_SECONDS = 86400.0
+"""Of files that a run wrote, from the deletion of the last run that has them."""
 PARTIAL_BLOB_SECONDS = 7 * 86400.0
 UNUSED_MAILBOX_SECONDS = 7 * 86400.0
 INLINE_BYTES = 64 << 10
@@ -56,6 +58,10 @@ class BlobStore(Protocol):
     async def received(self, blob: BlobRef) -> int:
         """Bytes that were uploaded of a blob that is not complete."""
 
+    async def read(self, blob: BlobRef, most: int) -> bytes | None:
+        """The content of a complete blob of at most `most` bytes; None if it is not there."""
+        ...
+
     async def serve(self, request: web.BaseRequest, blob: BlobRef) -> web.StreamResponse | None:
         """A response with the whole blob; None if it is not there."""
 
@@ -70,7 +76,7 @@ class BlobStore(Protocol):
 
     async def sweep(self, namespaces: set[str], in_use: set[tuple[str, str]], now: float) -> int:
         """Removes blobs of deleted namespaces and blobs that no Run has named for
-        UNUSED_BLOB_SECONDS. `in_use`: (namespace, digest) of all Runs."""
+        the time of this store. `in_use`: (namespace, digest) of all Runs."""
 
 
 def wrong_offset(blob: BlobRef, received: int) -> errors.Conflict:

@@ -55,9 +55,9 @@ def cp(out: Output, source: str, destination: str, listing: bool, target: base.T
             exit_codes.USAGE,
         )  # fmt: skip
     elif theirs is not None:
-        _report(out, _download(out, theirs, destination, target), destination)
+        show_report(out, _download(out, theirs, destination, target), destination)
     else:
-        _report(out, _upload(out, source, ours, target), destination)
+        show_report(out, _upload(out, source, ours, target), destination)
 
 
 def _download(out: Output, place: Any, destination: str, target: base.Target) -> Any:
@@ -70,7 +70,7 @@ def _download(out: Output, place: Any, destination: str, target: base.Target) ->
 
         return await copying.with_retries(copy)
 
-    with _failures(), _progress(out) as show:
+    with failures(), progress(out) as show:
         return client_session.call(target, work)
 
 
@@ -84,7 +84,7 @@ def _upload(out: Output, source: str, place: Any, target: base.Target) -> Any:
 
         return await copying.with_retries(copy)
 
-    with _failures(), _progress(out) as show:
+    with failures(), progress(out) as show:
         return client_session.call(target, work)
 
 
@@ -96,7 +96,7 @@ def _list(out: Output, place: Any, target: base.Target) -> None:
         async with sources.reading(session.store, session.namespace, place) as files:
             return await copying.listed(files, place.path)
 
-    with _failures():
+    with failures():
         found = client_session.call(target, work)
     rows = [
         (
@@ -119,7 +119,7 @@ def _list(out: Output, place: Any, target: base.Target) -> None:
     out.result({"items": items}, names=[str(item["path"]) for item in items])
 
 
-def _report(out: Output, report: Any, destination: str) -> None:
+def show_report(out: Output, report: Any, destination: str) -> None:
     if report.warning():
         out.warn(report.warning())
     out.say(f"{report.summary()} in {destination}")
@@ -133,7 +133,7 @@ def _report(out: Output, report: Any, destination: str) -> None:
 
 
 @contextlib.contextmanager
-def _progress(out: Output) -> Iterator[Callable[[Any, int], None]]:
+def progress(out: Output) -> Iterator[Callable[[Any, int], None]]:
     """A function that shows how far a copy is, on stderr."""
     from windlass.sdk.files import copying
 
@@ -151,7 +151,7 @@ def _progress(out: Output) -> Iterator[Callable[[Any, int], None]]:
 
 
 @contextlib.contextmanager
-def _failures() -> Iterator[None]:
+def failures() -> Iterator[None]:
     from windlass.sdk.files.places import PathError, shown
 
     try:

@@ -11,6 +11,7 @@ from windlass.cli.lib import base, client_session, exit_codes, kind_names
 from windlass.cli.lib.jobs import arrays
 from windlass.cli.lib.output import Output
 from windlass.kinds import codec
+from windlass.kinds.annotations import PINNED
 from windlass.kinds.types import queue as queue_kind
 from windlass.kinds.types import run as kind
 from windlass.store import errors
@@ -234,13 +235,18 @@ def prune(
     yes: bool,
     target: base.Target,
 ) -> None:
-    """Delete the records of runs that ended long ago."""
+    """Delete the records of runs that ended long ago, with their logs and outputs.
+
+    Runs that `windlass outputs pin` keeps stay.
+    """
     age = kind_names.seconds("--older-than", older_than)
 
     async def find(session: client_session.Session) -> list[kind.Run]:
         place = "" if all_namespaces else session.namespace
         listed = await session.store.list(kind.Run, place)
-        return [each for each in listed.items if _is_old(each, age, failed)]
+        return [
+            each for each in listed.items if _is_old(each, age, failed) and not _is_pinned(each)
+        ]
 
     async def remove(session: client_session.Session) -> None:
         for each in found:
@@ -262,6 +268,10 @@ def prune(
             out.confirm(f"Delete {len(found)} runs?", "--yes")
         client_session.call(target, remove)
     out.result({"deleted": [] if dry_run else names, "found": names}, names=names)
+
+
+def _is_pinned(run: kind.Run) -> bool:
+    return (run.metadata.annotations or {}).get(PINNED) == "true"
 
 
 def _is_old(each: kind.Run, age: float, failed: bool) -> bool:

@@ -108,6 +108,11 @@ _OPTIONS = (
         "--gpu-model", metavar="MODEL", text="Accepted GPU model, best first. Alone: one GPU of it."
     ),
     _many("--device", metavar="KIND[=N][:MODEL]", text="Other devices per replica: rdma=1."),
+    _many(
+        "--output",
+        metavar="PATH[:WHEN]",
+        text="Files to collect and keep with the run: out, '*.pt'; WHEN: end, failure, checkpoint.",
+    ),
     _many("--port", metavar="NAME=PORT", text="A port that replicas listen on."),
     # software, code and data
     _option("--workdir", metavar="DIR", text="Folder to upload, without what .gitignore names."),
@@ -190,7 +195,8 @@ _OPTIONS = (
 )
 _NAMES = (
     "command", "file", "name", "workers", "role", "framework", "cpus", "memory", "shm", "disk",
-    "gpus", "share", "gpu_model", "device", "port", "workdir", "workdir_limit", "image", "python",
+    "gpus", "share", "gpu_model", "device", "output", "port", "workdir", "workdir_limit", "image",
+    "python",
     "requirements", "setup",
     "env", "env_secret", "env_config", "mount", "queue", "priority", "preemptible", "suspend",
     "after", "array",
@@ -223,6 +229,7 @@ def _read(flags: dict[str, Any]) -> Job:
     given["secrets"], given["configs"] = flags["env_secret"], flags["env_config"]
     given["mounts"] = dict(_mount(each) for each in flags["mount"])
     given["nodes"] = _pairs("--selector", flags["selector"])
+    given["outputs"] = flags["output"]
     given["tolerations"], given["retry_on"] = flags["toleration"], flags["retry_on"]
     given["labels"] = _pairs("--label", flags["label"])
     given["annotations"] = _pairs("--annotation", flags["annotation"])

@@ -11,7 +11,7 @@ import collections
 import logging
 import time
 import urllib.parse
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from aiohttp import web
@@ -35,6 +35,8 @@ SWEEP_EVERY = 6 * 3600.0
 _PIECE = 1 << 20
 _PAGE = 500
 T = TypeVar("T", bound=Object)
+InUse = Callable[[interface.Store], Awaitable[tuple[set[str], set[tuple[str, str]]]]]
+"""All namespaces, and (namespace, digest) of the blobs that are needed."""
 
 
 def path_of(namespace: str, digest: str) -> str:
@@ -47,9 +49,13 @@ class BlobService:
     """Uploads and downloads of blobs, in any store."""
 
     def __init__(
-        self, objects: interface.Store, blobs: BlobStore, *, most_bytes: int = MOST_BYTES
-    ) -> None:
+        self, objects: interface.Store, blobs: BlobStore, *, most_bytes: int = MOST_BYTES,
+        in_use: InUse | None = None, again: str = "upload it again by submitting with --workdir",
+    ) -> None:  # fmt: skip
+        """`again`: what a user does about a blob that is missing."""
         self._objects = objects
+        self._in_use = in_use or code_in_use
+        self._again = again
         self._blobs = blobs
         self._most = most_bytes
         self.limits: NamespaceLimits = DEFAULTS.namespace
@@ -70,8 +76,7 @@ class BlobService:
         response = await self._blobs.serve(call.request, blob)
         if response is None:
             raise errors.NotFound(
-                f"there is no blob {blob.digest} in namespace {blob.namespace}; upload it "
-                "again by submitting with --workdir"
+                f"there is no blob {blob.digest} in namespace {blob.namespace}; {self._again}"
             )
         return response
 
@@ -117,7 +122,7 @@ class BlobService:
 
     async def sweep(self) -> int:
         """Removes the blobs that no Run needs; returns how many."""
-        return await self._blobs.sweep(*await in_use(self._objects), time.time())
+        return await self._blobs.sweep(*await self._in_use(self._objects), time.time())
 
     async def sweep_regularly(self) -> None:
         """Until cancelled."""
@@ -129,31 +134,32 @@ class BlobService:
                 _log.warning("blobs were not swept: %s", problem)
                 continue
             if removed:
-                _log.info("removed %d blobs that no run has named for 30 days", removed)
+                _log.info("removed %d blobs that no run has named for long", removed)
 
     async def _blob(self, call: PlatformCall) -> BlobRef:
         await self._objects.get(core.Namespace, call.namespace)
         return BlobRef(call.namespace, call.parameters["digest"].removeprefix("sha256:"))
 
 
-async def in_use(store: interface.Store) -> tuple[set[str], set[tuple[str, str]]]:
+async def code_in_use(store: interface.Store) -> tuple[set[str], set[tuple[str, str]]]:
     """All namespaces, and (namespace, digest) of everything that Runs and CronRuns name."""
-    namespaces = {each.name async for each in _all(store, core.Namespace)}
+    namespaces = {each.name async for each in every(store, core.Namespace)}
     named = {
         (each.namespace, each.spec.code.digest)
-        async for each in _all(store, run.Run)
+        async for each in every(store, run.Run)
         if each.spec.code
     }
-    async for cron in _all(store, cronrun.CronRun):
+    async for cron in every(store, cronrun.CronRun):
         if cron.spec.template.spec.code:
             named.add((cron.namespace, cron.spec.template.spec.code.digest))
     return namespaces, named
 
 
-async def _all(store: interface.Store, kind: type[T]) -> AsyncIterator[T]:
+async def every(store: interface.Store, kind: type[T], namespace: str = "") -> AsyncIterator[T]:
+    """All objects of a kind, read in pages."""
     token = ""
     while True:
-        page = await store.list(kind, limit=_PAGE, continue_token=token)
+        page = await store.list(kind, namespace, limit=_PAGE, continue_token=token)
         for each in page.items:
             yield each
         token = page.continue_token

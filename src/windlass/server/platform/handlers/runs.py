@@ -36,6 +36,7 @@ from windlass.store.embedded import strategy
 if TYPE_CHECKING:
     from windlass.control.explain.service import Explainer, Waiting
 
+_LISTED = 3
 FIRST_WAITING, LAST_FINISHED = 50, 10
 
 
@@ -110,7 +111,7 @@ class RunService:
         answer |= narrative.of_other(run, *known, times.now())
         if run.status.phase == "Queued":
             answer["sentences"] += await self._dependencies(explainer, run)
-        answer["sentences"] = [*preempted, *answer["sentences"]]
+        answer["sentences"] = [*preempted, *answer["sentences"], *_about_outputs(run)]
         cost = await self.costs.cost_of(run) if self.costs else ""
         if cost:
             answer["cost"] = cost
@@ -260,6 +261,17 @@ class RunService:
             if await self._rights.allowed(identity, wanted):
                 found.add(namespace)
         return found
+
+
+def _about_outputs(run: Run) -> list[str]:
+    """Which outputs were not collected, and why."""
+    problems = [
+        f"Outputs of {replica}: {found.message}."
+        for replica, found in sorted((run.status.outputs or {}).items())
+        if found.message
+    ]
+    more = len(problems) - _LISTED
+    return problems[:_LISTED] + ([f"{more} more replicas have such problems."] if more > 0 else [])
 
 
 def _response(kind: str, content: dict[str, Any]) -> web.Response:

@@ -48,10 +48,16 @@ USAGE_SECONDS = 30.0
 
 
 class BucketBlobStore:
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(
+        self, bucket: Bucket, prefix: str = "",
+        unused_seconds: float = interfaces.UNUSED_BLOB_SECONDS,
+    ) -> None:  # fmt: skip
+        """`prefix`: before all keys, such as `outputs/`."""
         self._usage: dict[str, tuple[float, tuple[int, int]]] = {}
         """Namespace -> until when it counts, and the usage."""
         self._bucket = bucket
+        self._prefix = prefix
+        self._unused_seconds = unused_seconds
 
     async def size(self, blob: BlobRef) -> int | None:
         found = await self._whole(blob)
@@ -60,6 +66,12 @@ class BucketBlobStore:
     async def received(self, blob: BlobRef) -> int:
         return sum(piece.size for piece in await self._chain(blob))
 
+    async def read(self, blob: BlobRef, most: int) -> bytes | None:
+        found = await self._whole(blob)
+        if found is None or found.size > most:
+            return None
+        return b"".join([data async for data in self._read(found.pieces)])
+
     async def serve(self, request: web.BaseRequest, blob: BlobRef) -> web.StreamResponse | None:
         found = await self._whole(blob)
         if found is None:
@@ -67,7 +79,7 @@ class BucketBlobStore:
         there = {piece.key for piece in await self._pieces(blob)}
         if not there.issuperset(found.pieces):
             # A bad upload removed pieces that were good: the blob is uploaded again.
-            await self._bucket.delete(_list_key(blob))
+            await self._bucket.delete(self._list_key(blob))
             return None
         response = web.StreamResponse(
             headers={"Content-Type": interfaces.BLOB_MEDIA_TYPE, "Content-Length": str(found.size)}
@@ -90,7 +102,7 @@ class BucketBlobStore:
             if received + len(data) > length:
                 await self._bucket.delete(*keys)
                 raise interfaces.too_long(blob, length)
-            keys.append(_piece_key(blob, received, data))
+            keys.append(self._piece_key(blob, received, data))
             await self._bucket.put(keys[-1], data)
             received += len(data)
         if received == length:
@@ -105,7 +117,7 @@ class BucketBlobStore:
         if seen.hexdigest() != blob.hex:
             await self._bucket.delete(*keys)
             raise interfaces.wrong_digest(blob)
-        await self._bucket.put(_list_key(blob), msgspec.json.encode(Whole(length, keys)))
+        await self._bucket.put(self._list_key(blob), msgspec.json.encode(Whole(length, keys)))
 
     async def _read(self, keys: list[str]) -> AsyncIterator[bytes]:
         for key in keys:
@@ -116,15 +128,15 @@ class BucketBlobStore:
 
     async def _whole(self, blob: BlobRef) -> Whole | None:
         """The list of an existing blob; the read counts as a use, so it is kept for longer."""
-        stored = await self._bucket.get(_list_key(blob))
+        stored = await self._bucket.get(self._list_key(blob))
         if stored is None:
             return None
         if time.time() - stored.modified > TOUCH_SECONDS:
-            await self._bucket.put(_list_key(blob), stored.data)
+            await self._bucket.put(self._list_key(blob), stored.data)
         return msgspec.json.decode(stored.data, type=Whole)
 
     async def _pieces(self, blob: BlobRef) -> list[_Piece]:
-        prefix = f"pieces/{blob.namespace}/{blob.hex}/"
+        prefix = f"{self._prefix}pieces/{blob.namespace}/{blob.hex}/"
         return [
             _Piece(entry.key, int(entry.key[len(prefix) :].partition("-")[0]), entry.size,
                    entry.modified)
@@ -147,34 +159,39 @@ class BucketBlobStore:
         now = time.monotonic()
         if known is not None and now < known[0]:
             return known[1]
-        prefix, blobs, total = f"pieces/{namespace}/", set(), 0
+        prefix, blobs, total = f"{self._prefix}pieces/{namespace}/", set(), 0
         async for entry in self._bucket.list(prefix):
             blobs.add(entry.key[len(prefix) :].partition("/")[0])
             total += entry.size
         self._usage[namespace] = now + USAGE_SECONDS, (len(blobs), total)
         return len(blobs), total
 
+    def _list_key(self, blob: BlobRef) -> str:
+        return f"{self._prefix}blobs/{blob.namespace}/{blob.hex}"
+
+    def _piece_key(self, blob: BlobRef, offset: int, data: bytes) -> str:
+        found = hashlib.sha256(data).hexdigest()
+        return f"{self._prefix}pieces/{blob.namespace}/{blob.hex}/{offset:015d}-{found}"
+
     # --- garbage collection
 
     async def sweep(self, namespaces: set[str], in_use: set[tuple[str, str]], now: float) -> int:
         gone: list[str] = []
         kept: set[tuple[str, str]] = set()
-        async for entry in self._bucket.list("blobs/"):
-            _, namespace, digits = entry.key.split("/")
+        async for entry in self._bucket.list(f"{self._prefix}blobs/"):
+            _, namespace, digits = entry.key[len(self._prefix) :].split("/")
             blob = BlobRef(namespace, digits)
             if (namespace, blob.digest) in in_use and namespace in namespaces:
                 await self._whole(blob)
-            elif (
-                namespace not in namespaces or now - entry.modified > interfaces.UNUSED_BLOB_SECONDS
-            ):
+            elif namespace not in namespaces or now - entry.modified > self._unused_seconds:
                 gone.append(entry.key)
                 continue
             kept.add((namespace, digits))
         await self._bucket.delete(*gone)  # before its pieces: a listed blob is always complete
         pieces = []
-        async for entry in self._bucket.list("pieces/"):
-            _, namespace, digits, _ = entry.key.split("/")
-            listed = f"blobs/{namespace}/{digits}" in gone
+        async for entry in self._bucket.list(f"{self._prefix}pieces/"):
+            _, namespace, digits, _ = entry.key[len(self._prefix) :].split("/")
+            listed = f"{self._prefix}blobs/{namespace}/{digits}" in gone
             old = (
                 now - entry.modified > interfaces.PARTIAL_BLOB_SECONDS
                 or namespace not in namespaces
@@ -195,12 +212,3 @@ async def gathered(pieces: AsyncIterator[bytes], size: int = PIECE_BYTES) -> Asy
             del waiting[:size]
     if waiting:
         yield bytes(waiting)
-
-
-def _list_key(blob: BlobRef) -> str:
-    return f"blobs/{blob.namespace}/{blob.hex}"
-
-
-def _piece_key(blob: BlobRef, offset: int, data: bytes) -> str:
-    found = hashlib.sha256(data).hexdigest()
-    return f"pieces/{blob.namespace}/{blob.hex}/{offset:015d}-{found}"

@@ -1,0 +1,54 @@
+"""Outputs as a whole, and objects among them: what `windlass.save` wrote."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from windlass.kinds.types import run
+from windlass.sdk.files import collected, copying
+from windlass.sdk.files.places import PathError
+from windlass.store.kubernetes.client import KubernetesStore
+
+PICKLED = ".pickle"
+"""How `windlass.save` ends the name of the file of an object; the library inside of jobs imports
+nothing of this package."""
+
+
+async def download(
+    store: KubernetesStore, owner: run.Run, destination: str, progress: copying.Progress
+) -> copying.Report:
+    """Copies all outputs of a run; those of several replicas into a folder each. Absolute paths
+    are placed below the folder `absolute`, those of `$WINDLASS_OUTPUTS` below `outputs`."""
+    found = await collected.files_of(store, owner)
+    if not found:
+        raise PathError(f"run {owner.name} has no outputs; declare them with --output PATH")
+    replicas = sorted({each.replica for each in found})
+    total = copying.Report()
+    for replica in replicas:
+        into = destination if len(replicas) == 1 else f"{destination.rstrip('/')}/{replica}"
+        left = [each for each in found if each.replica == replica]
+        for base, folder in (("", ""), (collected.OWN_FOLDER, "/outputs"), ("/", "/absolute")):
+            chosen = [each for each in left if collected.is_below(base, each.path)]
+            left = [each for each in left if each not in chosen]
+            if chosen:
+                source = collected.CollectedFiles(store, owner, replica, chosen)
+                where = f"{into.rstrip('/') or '/'}{folder}"
+                path = f"{base.rstrip('/')}/." if base else ""
+                total.add(await copying.download(source, path, f"{where}/", progress))
+    return total
+
+
+async def load(store: KubernetesStore, owner: run.Run, name: str, replica: str = "") -> Any:
+    """What `windlass.save(obj, name)` wrote in a replica. The content is unpickled: load only what
+    your team's runs saved."""
+    wanted = {f"{collected.OWN_FOLDER}/{name}{suffix}": suffix for suffix in (PICKLED, "")}
+    found = await collected.files_of(store, owner)
+    for each in sorted(found, key=lambda file: file.replica):
+        if each.path in wanted and replica in ("", each.replica) and each.digest:
+            pieces = [piece async for piece in collected.content(store, owner, each.digest)]
+            data = b"".join(pieces)
+            return pickle.loads(data) if wanted[each.path] else data  # noqa: S301 - documented
+    raise PathError(
+        f"run {owner.name} has saved no {name!r}; list what it saved: windlass outputs {owner.name}"
+    )
