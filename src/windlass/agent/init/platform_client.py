@@ -163,7 +163,7 @@ class PlatformClient:
             finally:
                 link.close()
 
-        self._with_retries("outputs", once)
+        self._with_retries("the server does not take them", once)
 
     def _request(
         self, link: http.client.HTTPConnection, method: str, path: str, body: bytes | None = None,

@@ -128,13 +128,21 @@ class Following:
         """Where the files are that the job wrote, if they are kept."""
         from windlass.sdk.files import copying, sources
 
+        kept = [each for each in (ended.status.outputs or {}).values() if each.files]
+        if kept:
+            size = copying.human(sum(each.bytes for each in kept))
+            count = _files(sum(each.files for each in kept))
+            self._out.hint(f"run/{ended.name} has outputs: {count} ({size})")
+            command = f"windlass outputs download {ended.name} .{self._target.flags}"
+            self._out.hint(f"Download them: {command}")
+            return
         found = await sources.written(session.store, ended)
         if not found:
             return
         size = copying.human(sum(entry.size for entry in found))
         ttl = ended.spec.ttl_after_finished
         until = f"for {ttl} after its end" if ttl else "until it is deleted"
-        wrote = f"{len(found)} {'file' if len(found) == 1 else 'files'} ({size})"
+        wrote = f"{_files(len(found))} ({size})"
         self._out.hint(f"run/{ended.name} wrote {wrote}, kept {until}")
         self._out.hint(f"Copy them: windlass cp {ended.name}: .{self._target.flags}")
 
@@ -174,6 +182,10 @@ class Following:
     def _run(self) -> kind.Run:
         assert self.made is not None, "a run is followed only after it was created"  # noqa: S101
         return self.made
+
+
+def _files(count: int) -> str:
+    return f"{count} {'file' if count == 1 else 'files'}"
 
 
 async def _stop(session: client_session.Session, made: kind.Run) -> kind.Run:
