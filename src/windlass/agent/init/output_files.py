@@ -16,6 +16,8 @@ from windlass.kinds.values import globs
 
 MOST_FILES = 50_000
 _DEEPEST = 100
+_CREDENTIALS = "token"
+"""The folder of the pod's token, which is never an output."""
 
 
 class TooManyError(Exception):
@@ -64,15 +66,14 @@ def find(root: Path, work: str, paths: Sequence[str]) -> list[Found]:
 
 def _at(root: Path, work: str, path: str) -> Iterator[Found]:
     shown = os.path.normpath(path)
-    if shown.startswith("/windlass/token"):
-        return
+    closed = os.path.normpath(os.path.join(root, _CREDENTIALS))
     if not globs.is_pattern(shown) or os.path.lexists(_real(root, work, shown)):
-        yield from _tree(_real(root, work, shown), shown)
+        yield from _tree(_real(root, work, shown), shown, closed)
         return
     base, rest = globs.split_pattern(shown)
     expression = globs.matcher(rest)
     prefix = "" if base == "." else base.rstrip("/") + "/"
-    for each in _tree(_real(root, work, base), base):
+    for each in _tree(_real(root, work, base), base, closed):
         names = each.path[len(prefix) :].split("/")
         # What is below a folder that matches is meant, too.
         if any(expression.fullmatch("/".join(names[:n])) for n in range(1, len(names) + 1)):
@@ -85,19 +86,21 @@ def _real(root: Path, work: str, path: str) -> str:
     return path if path.startswith("/") else os.path.join(root, work, path)
 
 
-def _tree(real: str, shown: str) -> Iterator[Found]:
-    """The files at a path, and below it."""
+def _tree(real: str, shown: str, closed: str) -> Iterator[Found]:
+    """The files at a path, and below it; nothing of the folder `closed`."""
+    if f"{os.path.normpath(real)}/".startswith(f"{closed}/"):
+        return
     try:
         about = os.lstat(real)
     except OSError:
         return
     if stat.S_ISDIR(about.st_mode):
-        yield from _walk(real, "" if shown == "." else shown, 0)
+        yield from _walk(real, "" if shown == "." else shown, closed, 0)
     elif (one := _entry(real, shown, about)) is not None:
         yield one
 
 
-def _walk(folder: str, shown: str, depth: int) -> Iterator[Found]:
+def _walk(folder: str, shown: str, closed: str, depth: int) -> Iterator[Found]:
     if depth > _DEEPEST:
         raise TooManyError(f"folders are nested more than {_DEEPEST} deep")
     try:
@@ -112,8 +115,10 @@ def _walk(folder: str, shown: str, depth: int) -> Iterator[Found]:
             about = os.lstat(real)
         except OSError:
             continue
+        if os.path.normpath(real) == closed:
+            continue
         if stat.S_ISDIR(about.st_mode):
-            yield from _walk(real, path, depth + 1)
+            yield from _walk(real, path, closed, depth + 1)
         elif (one := _entry(real, path, about)) is not None:
             yield one
 
