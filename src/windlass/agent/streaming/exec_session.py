@@ -3,7 +3,7 @@
 exec and attach: the first byte of each message is the channel (0 stdin, 1 stdout, 2 stderr, 3 exit
 status, 4 window size; in v5, 255 closes a channel). The shim starts the command: it has the
 container's environment, namespaces and user. Port-forward is SPDY inside the WebSocket
-(`agent.streaming.spdy`).
+(`store.kubernetes.spdy`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 from windlass.agent.runtime.containers import Container
-from windlass.agent.streaming import spdy
+from windlass.store.kubernetes import spdy
 
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
 _PIECE = 32 << 10

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.agent.streaming import spdy
+from windlass.store.kubernetes import spdy
 
 RESET = bytes.fromhex("80030003000000080000000100000005")
 """RST_STREAM of stream 1, as a client that gives up sends it."""
