@@ -151,7 +151,7 @@ def test_a_missing_secret_is_found_before_anything_is_submitted(engine: Engine) 
         )  # fmt: skip
         assert result.code == code, result.err
         assert "secret/keys, configmap/nada do not exist in namespace default" in result.err
-        assert "kubectl create secret generic keys" in result.err
+        assert "windlass secret create keys" in result.err
         assert engine("get", "run", "keyed").code == exit_codes.NOT_FOUND
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"},
               "stringData": {"KEY": "open"}}  # fmt: skip

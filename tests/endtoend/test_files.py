@@ -150,7 +150,7 @@ def test_files_of_an_ended_run_are_there_until_it_is_deleted(
     for path in ("out/root/etc/passwd", "out/up/x"):
         with pytest.raises((PathError, errors.BadRequest), match="there is no"):
             handle.download(path, tmp_path / "never")
-    with pytest.raises(PathError, match="running replica only"):
+    with pytest.raises(errors.Conflict, match="needs a running replica"):
         handle.upload(code)
 
 

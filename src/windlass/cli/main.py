@@ -41,6 +41,10 @@ SECTIONS: dict[str, dict[str, Entry]] = {
             "windlass.cli.commands.jobs.outputs:outputs",
             "List, download and keep the outputs of runs.",
         ),
+        "port-forward": Entry(
+            "windlass.cli.commands.jobs.port_forward:port_forward",
+            "Reach a port of a replica from this machine.",
+        ),
         "wait": Entry("windlass.cli.commands.jobs.lifecycle:wait", "Wait until runs have ended."),
         "stop": Entry(
             "windlass.cli.commands.jobs.lifecycle:stop", "Stop runs; their records stay."
@@ -110,6 +114,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "get": Entry("windlass.cli.commands.objects.get:get", "List objects, or show one."),
         "apply": Entry(
             "windlass.cli.commands.objects.apply:apply", "Create or change objects from files."
+        ),
+        "secret": Entry(
+            "windlass.cli.commands.objects.secret:secret", "Create, list and delete secrets."
         ),
         "delete": Entry("windlass.cli.commands.objects.delete:delete", "Delete objects."),
         "edit": Entry(

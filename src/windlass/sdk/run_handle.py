@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from windlass.kinds import codec
@@ -262,6 +263,26 @@ class AsyncRunHandle:
                 return await copying.upload(files, os.fspath(source), path)
 
         return await copying.with_retries(copy)
+
+    @contextlib.asynccontextmanager
+    async def port_forward(
+        self, port: int | str, local: int = 0, *, replica: str = ""
+    ) -> AsyncIterator[int]:
+        """Forwards a local port to a port of a running replica inside the block: a number, or a
+        name that the run declares. Yields the local port."""
+        from windlass.sdk.files import places, sources
+        from windlass.store.kubernetes import port_forward
+
+        place = places.Place(self.name, replica, "")
+        pod = await sources.running_pod(self._store, self.namespace, place)
+        named = {each.name: each.container_port for each in pod.spec.containers[0].ports or ()}
+        if isinstance(port, str) and port not in named:
+            raise errors.NotFound(f"run {self.name} declares no port {port}")
+        number = port if isinstance(port, int) else named[port]
+        async with port_forward.listening(
+            self._store.access, pod.name, pod.namespace, number, local=local
+        ) as (listening, _):
+            yield listening
 
     async def _pod(self, role: str, index: int) -> str:
         from windlass.kinds.types import core

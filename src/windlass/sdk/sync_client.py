@@ -5,6 +5,7 @@ Each method calls the asynchronous method of the same name on the SDK's event lo
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack
@@ -169,6 +170,20 @@ class RunHandle:
     ) -> copying.Report:
         """Copies files of a replica (`ROLE-INDEX`; the first by default) to this machine."""
         return event_loop_thread.call(self.aio.download(path, destination, replica=replica))
+
+    @contextlib.contextmanager
+    def port_forward(self, port: int | str, local: int = 0, *, replica: str = "") -> Iterator[int]:
+        """Forwards a local port to a port of a running replica inside the block, and yields it.
+
+        with handle.port_forward(8888) as port:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/")
+        """
+        forwarding = self.aio.port_forward(port, local, replica=replica)
+        found = event_loop_thread.call(forwarding.__aenter__())
+        try:
+            yield found
+        finally:
+            event_loop_thread.call(forwarding.__aexit__(None, None, None))
 
     def outputs(self) -> list[collected.OutputFile]:
         """The files that were collected from the replicas, as the run declares them."""

@@ -44,6 +44,7 @@ JOB = [
     (["--start-timeout", "x"], "--start-timeout x"),
     (["--ttl", "x"], "--ttl x"),
     (["--retry-on", "Failed", "--retry-on", "Foo"], "--retry-on Foo"),
+    (["--output", "ok", "--output", "a\tb"], "--output a\tb"),
     (["--checkpoint", "x"], "--checkpoint x"),
     (["--signal", "FOO"], "--signal FOO"),
     (["--grace", "0s"], "--grace 0s"),

@@ -47,7 +47,7 @@ class Tree:
         ("../a:b", None),
     ],
 )
-def test_a_place_of_a_run_and_a_local_path_are_told_apart(text: str, place: Place | None) -> None:
+def test_a_place_of_a_run_differs_from_a_local_path(text: str, place: Place | None) -> None:
     assert places.parse(text) == place
 
 

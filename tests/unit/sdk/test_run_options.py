@@ -48,6 +48,7 @@ def test_every_word_has_a_place_in_a_valid_run() -> None:
         "tolerations": ["spot", "gpu=yes:NoSchedule"], "expected": "1h", "timeout": "2h",
         "start_timeout": "5m", "retries": 1, "retry_on": ["Failed"], "restart": "role",
         "signal": "SIGUSR1", "grace": "1m", "checkpoint": "/ck", "keep": "1h",
+        "outputs": ["out", "*.pt:end,checkpoint"],
         "labels": {"team": "a"}, "annotations": {"note": "x"}, "image": "busybox",
         "after": ["prepare:any"], "array": "0-9%2",
     }  # fmt: skip

@@ -55,13 +55,19 @@ async def writing(
     store: KubernetesStore, namespace: str, place: Place
 ) -> AsyncIterator[replica_shell.ReplicaFiles]:
     """The files of a running replica."""
+    pod = await running_pod(store, namespace, place)
+    async with _opened(store, pod) as files:
+        yield files
+
+
+async def running_pod(store: KubernetesStore, namespace: str, place: Place) -> core.Pod:
+    """The pod of a replica that runs."""
     owner = await store.get(run.Run, place.run, namespace)
     pod = await _pod(store, owner, place)
     if pod is None or pod.status.phase != "Running":
         state = "has ended" if owner.finished else f"is {owner.status.phase}"
-        raise PathError(f"run {owner.name} {state}: files can be copied to a running replica only")
-    async with _opened(store, pod) as files:
-        yield files
+        raise errors.Conflict(f"run {owner.name} {state}, and this needs a running replica")
+    return pod
 
 
 async def written(store: KubernetesStore, ended: run.Run) -> list[Entry]:

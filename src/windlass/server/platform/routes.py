@@ -198,7 +198,7 @@ _FILE_ROUTES = (
 
 _OUTPUT_ROUTES = (
     Route(
-        f"{_NAMESPACE}/outputs", ("GET",), _runs("list"), lambda s: s.outputs.usage,
+        f"{_NAMESPACE}/outputs", ("GET",), _CREATE_RUNS, lambda s: s.outputs.usage,
         "Bytes of outputs that a team keeps, and its quota.", "outputs",
         reply=Reply("OutputUsage"),
     ),

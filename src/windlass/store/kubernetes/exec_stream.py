@@ -87,6 +87,15 @@ async def open_session(
     query += [("container", container)] if container else []
     what = "attach" if attach else "exec"
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/{what}"
+    async with connected(access, path, query, PROTOCOLS) as socket:
+        yield ExecSession(socket)
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    access: Access, path: str, query: Sequence[tuple[str, str]], protocols: Sequence[str]
+) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """A WebSocket to a subresource of a pod, in one of the protocols."""
     credential = await exec_plugin.credentials_of(access).current()
     headers = dict(request_headers.impersonation(access.user))
     if credential.authorization:
@@ -95,7 +104,7 @@ async def open_session(
     async with aiohttp.ClientSession() as client:
         try:
             socket = await client.ws_connect(
-                url, protocols=PROTOCOLS, headers=headers, proxy=request_headers.proxy(access),
+                url, protocols=protocols, headers=headers, proxy=request_headers.proxy(access),
                 ssl=tls.context(access, credential.certificate), max_msg_size=0, heartbeat=30.0,
             )  # fmt: skip
         except aiohttp.WSServerHandshakeError as problem:
@@ -106,7 +115,7 @@ async def open_session(
             )
             raise request_headers.unreachable(access, cause) from problem
         async with socket:
-            yield ExecSession(socket)
+            yield socket
 
 
 async def _refusal(

@@ -48,6 +48,7 @@ _FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"spec\.retries\.causes.*", ("retry_on",)),
     (r"spec\.checkpoint\.(signal|grace)", (r"\1",)),
     (r"spec\.checkpoint\.path", ("checkpoint",)),
+    (r"spec\.outputs.*", ("output",)),
     (r"spec\.ttlAfterFinished", ("ttl",)),
     # a CronRun
     (r"spec\.schedule", ("schedule",)),

@@ -325,11 +325,12 @@ async def require_references(session: client_session.Session, value: dict[str, A
         return
     verb = "does" if len(missing) == 1 else "do"
     kind, _, name = missing[0].partition("/")
-    created = "secret generic" if kind == "secret" else "configmap"
+    create = f"kubectl create configmap {name} --from-literal=KEY=VALUE"
+    if kind == "secret":
+        create = f"windlass secret create {name} KEY"
     raise exit_codes.CliError(
         f"{', '.join(missing)} {verb} not exist in namespace {namespace}; nothing was submitted.",
-        f"Create it: kubectl create {created} {name} --from-literal=KEY=VALUE -n {namespace}; or "
-        "use --force to submit anyway.",
+        f"Create it: {create} -n {namespace}; or use --force to submit anyway.",
         exit_codes.NOT_FOUND,
     )
 
