@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import windlass
-from tests.endtoend.engines import Embedded
+from tests.endtoend.engines import Embedded, said
 from tests.harness.waiting import until
 from windlass.kinds.annotations import OUTPUTS_QUOTA, PINNED
 from windlass.sdk.files.places import PathError
@@ -73,6 +73,27 @@ def test_objects_that_a_job_saves_are_loaded_from_the_run(
     assert windlass.load(handle.name, "source", client=client).decode() == SAVE
     with pytest.raises(PathError, match="has saved no 'other'"):
         handle.load("other")
+
+
+def test_a_job_loads_what_another_run_of_its_team_saved(
+    client: windlass.Client, tmp_path: Path
+) -> None:
+    (tmp_path / "save.py").write_text(SAVE)
+    (tmp_path / "load.py").write_text(
+        "import sys, windlass\n"
+        "print(windlass.load(sys.argv[1], 'metrics'), windlass.load(sys.argv[1], 'folder/raw'))\n"
+        "try:\n    windlass.load(sys.argv[1], 'other')\n"
+        "except LookupError as problem:\n    print(problem)\n"
+    )
+    words: dict[str, Any] = {"workdir": tmp_path, "outputs": ["nothing"], **SMALL}
+    saver = client.run(["python3", "save.py"], **words)
+    assert saver.wait(120).status.phase == "Succeeded", saver.why()
+    loader = client.run(["python3", "load.py", saver.name], **words)
+    assert said(loader) == [
+        "{'loss': 0.5} b'raw'",
+        f"run {saver.name} has saved no 'other'; list what it saved: windlass outputs list "
+        f"{saver.name}",
+    ]
 
 
 def test_what_is_collected_depends_on_how_the_command_ended(client: windlass.Client) -> None:

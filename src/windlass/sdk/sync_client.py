@@ -6,6 +6,7 @@ Each method calls the asynchronous method of the same name on the SDK's event lo
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack
@@ -510,6 +511,9 @@ def start(
 def load(run: str | RunHandle, name: str, *, client: Client | None = None) -> Any:
     """What a run saved with `windlass.save(obj, name)`; exported as `windlass.load`. The content
     is unpickled: load only what your team's runs saved."""
+    in_job: Any = importlib.import_module("windlass.injob.library.windlass.loading")
+    if client is None and isinstance(run, str) and in_job.is_possible():
+        return in_job.load(run, name)
     chosen = client or default()
     return (chosen.runs.get(run) if isinstance(run, str) else run).load(name)
 

@@ -99,7 +99,10 @@ async def test_only_replicas_of_the_run_publish(served: Served) -> None:
     token = await a_token(served, others[0])
     assert (await publish(served, token)).code == 403
     path = f"{BASE.format('job')}/blobs/{digest_of(CONTENT)}"
-    assert (await served.call("GET", path, token=token)).code == 403
+    assert (await served.call("HEAD", path, token=token)).code == 403
+    assert (await served.call("GET", BASE.format("job"), token=token)).code == 200, "of its team"
+    elsewhere = BASE.format("job").replace("/default/", "/kube-system/")
+    assert (await served.call("GET", elsewhere, token=token)).code == 403
     assert (await publish(served, served.token)).code == 403, "a user is no replica"
 
 
@@ -146,7 +149,7 @@ async def test_the_quota_counts_all_runs_of_the_team(served: Served) -> None:
     assert (usage.body["bytes"], usage.body["quota"]) == (len(CONTENT), 10_000)
 
 
-async def test_what_no_run_names_is_removed_after_a_day(served: Served) -> None:
+async def test_what_no_run_names_is_removed(served: Served) -> None:
     token = await a_token(served, (await a_gang(served))[0])
     await send(served, token, CONTENT)
     unused = await send(served, token, b"nobody names this")

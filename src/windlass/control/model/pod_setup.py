@@ -32,6 +32,7 @@ COLLECT = "WINDLASS_COLLECT"
 """The variable with its instructions."""
 COLLECT_LIMIT = "256Mi"
 """Its memory: it holds one piece of a file at a time, and the list of files."""
+_API = "/apis/platform.windlass.dev/v1alpha1"
 _LIBRARY = "run/library"
 """Where `prepare` leaves what `furnish` runs, below the pod's folder."""
 USER = 10001
@@ -149,6 +150,15 @@ def working_folder(spec: run.RunSpec, engine: engines.Engine) -> str:
     if spec.code:
         return f"{ROOT}/code"
     return f"{ROOT}/work" if spec.outputs and engine.images else ""
+
+
+def outputs_api(owner: run.Run, engine: engines.Engine, root: str) -> dict[str, str]:
+    """The variables with which `windlass.load` inside of a job reads outputs of its team."""
+    return {
+        "WINDLASS_OUTPUTS_API": f"{engine.server}{_API}/namespaces/{owner.namespace}",
+        "WINDLASS_OUTPUTS_AUTHORITY": engine.authority,
+        "WINDLASS_OUTPUTS_TOKEN": f"{root}/token/token",
+    }
 
 
 def collect_command(engine: engines.Engine) -> list[str]:

@@ -330,6 +330,7 @@ class _Pod:
         }
         if owner.spec.outputs:
             ours["WINDLASS_OUTPUTS"] = f"{self._root}/{pod_setup.OUTPUTS}"
+            ours |= pod_setup.outputs_api(owner, self.context.engine, self._root)
         if owner.spec.checkpoint.path:
             ours["WINDLASS_CHECKPOINT"] = owner.spec.checkpoint.path
         # Unbuffered output, because users follow logs; the job's own setting wins.
@@ -431,8 +432,10 @@ class _Pod:
     # --- file trees
 
     def _mounts_of_members(self) -> list[core.VolumeMount]:
-        """The mounts of all containers but `prepare`."""
-        return [mount for _, mount in self._volumes() if mount.name != "token"]
+        """The mounts of all containers but `prepare`. The command has the pod's token only if it
+        may read outputs of its team with it."""
+        token = bool(self.owner.spec.outputs)
+        return [mount for _, mount in self._volumes() if mount.name != "token" or token]
 
     def _volumes(self) -> list[tuple[dict[str, Any], core.VolumeMount]]:
         spec, engine = self.owner.spec, self.context.engine

@@ -96,6 +96,19 @@ class OwnRunPermission(Permission):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class TeamRunPermission(Permission):
+    """The same, or the token of a pod of any Run of the team: its user may read what it asks."""
+
+    async def check(self, call: PlatformCall, authorizers: Authorizers) -> None:
+        if call.identity.pod is None:
+            await authorizers.rights.authorize(call.identity, self.attributes(call))
+            return
+        owner = await authorizers.pods.run_of(call.identity.pod)
+        if owner is None or owner.namespace != call.namespace:
+            raise refusal(call.identity, self.attributes(call))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class BlobPermission(Permission):
     """The same; to read, also the token of a pod whose Run has this code."""
 

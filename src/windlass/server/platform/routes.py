@@ -23,6 +23,7 @@ from windlass.server.platform.access import (
     OwnTokens,
     PathPermission,
     Permission,
+    TeamRunPermission,
     TokenPermission,
 )
 from windlass.server.platform.call import Handler
@@ -108,6 +109,7 @@ _CREATE_RUNS = _runs("create")
 _CODE = BlobPermission("create", Run.resource.group, Run.resource.plural)
 _GET_RUN = OwnRunPermission("get", Run.resource.group, Run.resource.plural, "", "run")
 _OUTPUTS = OwnRunPermission("create", Run.resource.group, Run.resource.plural, "", "run")
+_READ_OUTPUTS = TeamRunPermission("create", Run.resource.group, Run.resource.plural, "", "run")
 _READ_LOGS = Permission("get", "", "pods", "log")
 # A permission of its own, which only agents have: users who may use the platform API must not
 # write what pods of others logged, or what nodes measured.
@@ -203,7 +205,7 @@ _OUTPUT_ROUTES = (
         reply=Reply("OutputUsage"),
     ),
     Route(
-        f"{_RUN}/outputs", ("GET",), _OUTPUTS, lambda s: s.outputs.list,
+        f"{_RUN}/outputs", ("GET",), _READ_OUTPUTS, lambda s: s.outputs.list,
         "Files that replicas of a Run wrote.", "outputs", reply=Reply("OutputList"),
     ),
     Route(
@@ -225,7 +227,7 @@ _OUTPUT_ROUTES = (
         "Size of an output, or bytes sent so far.", "outputs", reply=Reply(media=()),
     ),
     Route(
-        f"{_RUN}/outputs/blobs/{{digest}}", ("GET",), _OUTPUTS, lambda s: s.outputs.get,
+        f"{_RUN}/outputs/blobs/{{digest}}", ("GET",), _READ_OUTPUTS, lambda s: s.outputs.get,
         "Content of an output.", "outputs", reply=_CONTENT,
     ),
     Route(

@@ -21,8 +21,9 @@ from windlass.store import errors
 
 BLOB_MEDIA_TYPE = "application/octet-stream"
 UNUSED_BLOB_SECONDS = 30 * 86400.0
-UNUSED_OUTPUT_SECONDS = 86400.0
-"""Of files that a run wrote, from the deletion of the last run that has them."""
+UNUSED_OUTPUT_SECONDS = 2 * 86400.0
+"""Of files that a run wrote, from the deletion of the last run that has them. Longer than object
+storage may take to notice a use (`TOUCH_SECONDS`)."""
 PARTIAL_BLOB_SECONDS = 7 * 86400.0
 UNUSED_MAILBOX_SECONDS = 7 * 86400.0
 INLINE_BYTES = 64 << 10

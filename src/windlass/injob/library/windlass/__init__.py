@@ -1,4 +1,4 @@
-"""What a program inside a job needs of Windlass: `context`, `progress`, `report` and `save`.
+"""What a program inside a job needs of Windlass: `context`, `progress`, `report`, `save`, `load`.
 
 The platform puts this package on the Python path of every job. It uses the standard library of
 Python 3.8 or newer alone. If Windlass itself is installed in the job's environment, importing this
@@ -34,14 +34,15 @@ if _found is not None:
     _found.loader.exec_module(_module)
 else:
     from .job_context import Context, context, progress, report
+    from .loading import load
     from .saving import save
 
-    __all__ = ["Context", "context", "progress", "report", "save"]
+    __all__ = ["Context", "context", "load", "progress", "report", "save"]
 
 
 def __getattr__(name):  # type: ignore[no-untyped-def]
     raise AttributeError(
         f"module 'windlass' has no attribute {name!r} inside this job: only context, progress, "
-        "report and save are available; add windlass-platform to the requirements of the run for "
-        "the others"
+        "report, save and load are available; add windlass-platform to the requirements of the run "
+        "for the others"
     )

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import os
-import pickle
-import shutil
 from typing import Any
 
 PICKLED = ".pickle"
@@ -24,6 +22,9 @@ def save(value: Any, name: str) -> str:
             "this run collects no outputs: submit it with --output PATH, or outputs=[...] in "
             "Python; outside of a job there is nothing to save to"
         )
+    import pickle
+    import shutil
+
     path = os.path.join(folder, _checked(name))
     raw = isinstance(value, (bytes, bytearray, os.PathLike))
     path = path if raw else path + PICKLED

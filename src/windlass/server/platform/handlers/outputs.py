@@ -206,7 +206,12 @@ class OutputService:
             for collected in (owner.status.outputs or {}).values():
                 if collected.manifest:
                     named.add((owner.namespace, collected.manifest))
-                    found = await self._manifest(owner.namespace, collected.manifest)
+                    try:
+                        found = await self._manifest(owner.namespace, collected.manifest)
+                    except errors.BadRequest as problem:
+                        # The storage lost it: what it named is lost, and the others are not.
+                        _log.warning("outputs of run %s: %s", owner.name, problem.message)
+                        continue
                     named |= {(owner.namespace, file.digest) for file in found.files}
         return namespaces, named
 
