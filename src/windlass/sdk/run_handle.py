@@ -19,8 +19,8 @@ from windlass.store.kubernetes.client import KubernetesStore
 
 if TYPE_CHECKING:
     from windlass.kinds.array_results import IndexResult
-    from windlass.sdk.index_handle import AsyncIndexHandle
     from windlass.sdk.files import collected, copying
+    from windlass.sdk.index_handle import AsyncIndexHandle
 
 
 class AsyncRunHandle:

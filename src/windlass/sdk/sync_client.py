@@ -32,8 +32,8 @@ from windlass.sdk.transfer import logs
 
 if TYPE_CHECKING:
     from windlass.kinds.array_results import IndexResult
-    from windlass.sdk.index_handle import IndexHandle
     from windlass.sdk.files import collected, copying
+    from windlass.sdk.index_handle import IndexHandle
 
 T = TypeVar("T", bound=Object)
 

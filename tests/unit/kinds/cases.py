@@ -138,6 +138,7 @@ GOOD: dict[str, Json] = {
         timeZone="Europe/Berlin", concurrencyPolicy="Replace", startingDeadline="1h",
         successfulHistoryLimit=0, failedHistoryLimit=0, suspend=True,
     ),
+    "outputs": run_object(outputs=[{"path": "out/*.pt", "when": ["end", "checkpoint"]}]),
     "array": run_object(array={"indices": "0-9:2,20", "parallelism": 3, "stop": "4"}),
     "dependencies": run_object(after=[{"run": "a"}, {"run": "b", "when": "any"}]),
     "cron run by name": cron_run(schedule="@daily"),
@@ -319,6 +320,16 @@ BAD: dict[str, Bad] = {
     "name of a run too long": Bad(named(run_object(), "a" * 41), "metadata.name", "40 characters"),
     "name of a run in upper case": Bad(named(run_object(), "Run"), "metadata.name", "RFC 1123"),
     "name of a cron run too long": Bad(named(cron_run(), "a" * 29), "metadata.name", "28"),
+    "outputs of an array": Bad(
+        run_object(array={"indices": "0-9"}, outputs=[{"path": "out"}]), "spec.outputs", "absent"
+    ),
+    "a moment of outputs": Bad(
+        run_object(outputs=[{"path": "out", "when": ["sometimes"]}]), "spec.outputs[0].when[0]",
+        "end",
+    ),
+    "two outputs of one path": Bad(
+        run_object(outputs=[{"path": "out"}, {"path": "out"}]), "spec.outputs[1]", "Duplicate",
+    ),
     "indices in letters": Bad(
         run_object(array={"indices": "a-b"}), "spec.array.indices", "indices such as 0-99"
     ),

@@ -337,6 +337,12 @@ RULES: Final[tuple[Rule, ...]] = (
         _completion_role_exists,
     ),
     Rule(
+        run.RunSpec, "outputs",
+        "must be absent from an array, whose indices are removed when they end; write into a mount",
+        "!has(self.outputs) || !has(self.array)",
+        lambda spec: "outputs" not in spec or "array" not in spec,
+    ),
+    Rule(
         cronrun.CronRunSpec, "schedule",
         "must be five fields (minute hour day month weekday) that name a time, such as 0 3 * * 1-5",
         "", _schedule_reads,

@@ -25,9 +25,9 @@ from windlass.kinds.types.run_status import FINISHED as FINISHED
 from windlass.kinds.types.run_status import HELD as HELD
 from windlass.kinds.types.run_status import HISTORY_LENGTH as HISTORY_LENGTH
 from windlass.kinds.types.run_status import MOVES as MOVES
+from windlass.kinds.types.run_status import OUTPUTS as OUTPUTS
 from windlass.kinds.types.run_status import PAST_NODES as PAST_NODES
 from windlass.kinds.types.run_status import ArrayStatus as ArrayStatus
-from windlass.kinds.types.run_status import OUTPUTS as OUTPUTS
 from windlass.kinds.types.run_status import Assignment as Assignment
 from windlass.kinds.types.run_status import CollectedOutputs as CollectedOutputs
 from windlass.kinds.types.run_status import Dependency as Dependency

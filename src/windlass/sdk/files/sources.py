@@ -127,7 +127,7 @@ class _Either:
     async def list(self, path: str) -> list[Entry]:
         try:
             self._chosen, found = self._first, await self._first.list(path)
-        except (PathError, errors.BadRequest):
+        except (PathError, errors.BadRequest, errors.NotFound):  # the pod may go meanwhile
             found = []
         if not found:
             self._chosen, found = self._second, await self._second.list(path)
