@@ -109,8 +109,8 @@ class AgentGateway:
         await self._rights.check_binding(resource, namespace, name, to)
 
     async def files(self, pod: dict[str, Any], path: str, *, owner: bool) -> bytes:
-        """What is at a path of the pod and below it, as the agent's JSON. `owner`: as of sessions, the
-        caller has the rights of the engine's owner."""
+        """What is at a path of the pod and below it, as the agent's JSON. `owner`: the caller has
+        the rights of the engine's owner, as for sessions."""
         where = f"{_BASE}/files/{pod['metadata']['uid']}"
         async with self._answer(pod, where, {"path": path}, owner) as answer:
             return await answer.read()

@@ -141,8 +141,9 @@ class PodWorker:
         self._prepared: volumes.PodFolder | None = None
         self._progress = ""
         self._progress_due = 0.0
-        self._asked: set[tuple[str, int]] = set()
-        """Sidecars that were asked to end: name and number of the start."""
+        self._asked: set[tuple[str, int, bool]] = set()
+        """Sidecars that were asked to end: name, number of the start, whether the pod was being
+        deleted, which leaves less time."""
         self.wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -299,7 +300,7 @@ class PodWorker:
         """Asks the sidecars to end; their work at the end is part of the pod's."""
         for spec in _sidecars(pod):
             container = self._container(spec.name)
-            start = (spec.name, container.starts)
+            start = (spec.name, container.starts, bool(pod.metadata.deletion_timestamp))
             if start not in self._asked and self._poll(container).state == "running":
                 self._asked.add(start)
                 container.stop(grace, "SIGTERM")
