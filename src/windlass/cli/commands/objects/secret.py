@@ -1,4 +1,4 @@
-"""`windlass secret`: values that jobs need and nobody should read, such as tokens and passwords."""
+"""`windlass secret`: confidential values that jobs need, such as tokens and passwords."""
 
 from __future__ import annotations
 
