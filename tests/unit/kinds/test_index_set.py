@@ -94,3 +94,14 @@ def test_the_limit_is_split_off(text, split):
 def test_a_limit_that_is_no_number_is_refused(text):
     with pytest.raises(ValueError, match="is not a limit"):
         index_set.split_limit(text)
+
+
+@given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 40))
+def test_a_range_with_a_step_has_the_indices_of_python(first, length, step):
+    read = index_set.parse(f"{first}-{first + length}:{step}")
+    assert list(index_set.members(read)) == list(range(first, first + length + 1, step))
+
+
+def test_a_range_with_a_step_is_read_without_a_loop_over_its_indices(monkeypatch):
+    monkeypatch.setattr(index_set, "of", None)
+    assert index_set.parse(",".join(["0-99999:2"] * 200)).bit_count() == 50_000

@@ -14,6 +14,7 @@ from typing import Final
 MOST_INDICES: Final = 10_000
 HIGHEST_INDEX: Final = 99_999
 _PART: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5})(?::(\d{1,5}))?)?")
+_ONES: Final = re.compile("1+")
 
 
 def parse(text: str) -> int:
@@ -81,21 +82,22 @@ def lowest(indices: int) -> int:
 
 
 def _stepped(first: int, last: int, step: int) -> int:
+    """Doubles the pattern until it is long enough: a loop over the indices would let a short text
+    of many ranges take seconds."""
     count = (last - first) // step + 1
-    if step == 1:
-        return ((1 << count) - 1) << first
-    return of(range(first, last + 1, step))
+    found, have = 1, 1
+    while have < count:
+        more = min(have, count - have)
+        found |= found << step * more
+        have += more
+    return found << first
 
 
 def _ranges(indices: int) -> Iterator[tuple[int, int]]:
     """The runs of consecutive indices, as first and last."""
-    start = 0
-    while indices:
-        zeros = lowest(indices)
-        start, indices = start + zeros, indices >> zeros
-        length = lowest(~indices)
-        yield start, start + length - 1
-        start, indices = start + length, indices >> length
+    lowest_first = bin(indices)[:1:-1]
+    for found in _ONES.finditer(lowest_first):
+        yield found.start(), found.end() - 1
 
 
 def _joined(ranges: list[tuple[int, int]]) -> Iterator[str]:
