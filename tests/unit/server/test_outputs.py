@@ -3,6 +3,7 @@ is thrown away."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import time
@@ -14,6 +15,7 @@ from tests.unit.server.conftest import Answer, Served
 from tests.unit.server.test_pod_tokens import RUNS, a_token
 from tests.unit.server.test_rendezvous import a_gang, a_member
 from windlass.kinds.annotations import OUTPUTS_QUOTA
+from windlass.server.fairness.settings import DEFAULTS
 from windlass.server.storage import interfaces
 
 BASE = "/apis/platform.windlass.dev/v1alpha1/namespaces/default/runs/{}/outputs"
@@ -147,6 +149,29 @@ async def test_the_quota_counts_all_runs_of_the_team(served: Served) -> None:
     assert sizes == {10_000: 403, 2_000: 204}
     usage = await served.call("GET", BASE.partition("/runs")[0] + "/outputs")
     assert (usage.body["bytes"], usage.body["quota"]) == (len(CONTENT), 10_000)
+
+
+async def test_content_that_is_never_published_is_bounded_by_the_quota(served: Served) -> None:
+    token = await a_token(served, (await a_gang(served))[0])
+    merge = {"Content-Type": "application/merge-patch+json"}
+    patch = {"metadata": {"annotations": {OUTPUTS_QUOTA: "1k"}}}
+    await served.call("PATCH", "/api/v1/namespaces/default", patch, headers=merge)
+    for number in range(4):
+        await send(served, token, b"%d" % number * 1000)
+    headers = {"Upload-Offset": "0", "Upload-Length": "1000"}
+    path = f"{BASE.format('job')}/blobs/{digest_of(b'x' * 1000)}"
+    refused = await served.call("PATCH", path, data=b"x" * 1000, headers=headers, token=token)
+    assert refused.code == 403
+    assert "windlass outputs quota SIZE -N default" in refused.body["message"]
+
+
+async def test_the_limit_of_uploads_of_code_is_not_that_of_outputs(served: Served) -> None:
+    token = await a_token(served, (await a_gang(served))[0])
+    service = served.app._platform.services.outputs
+    few = dataclasses.replace(DEFAULTS.namespace, uploads=1)
+    service._content.limits = few
+    for content in (b"one", b"two", b"three"):
+        await send(served, token, content)
 
 
 async def test_what_no_run_names_is_removed(served: Served) -> None:

@@ -12,6 +12,7 @@ import errno
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import AsyncIterator, Iterable
 from io import FileIO
 from pathlib import Path
@@ -24,6 +25,8 @@ from windlass.store import errors
 
 SPARE_BYTES = 256 << 20
 """What an upload leaves free on the disk: the store needs it."""
+USAGE_SECONDS = 30.0
+"""The files of a namespace are counted this often; uploads in between are added."""
 
 
 class DiskBlobStore:
@@ -34,6 +37,8 @@ class DiskBlobStore:
         self._unused_seconds = unused_seconds
         self._busy: set[BlobRef] = set()
         """Blobs with an upload in progress: one writer each."""
+        self._known: dict[str, tuple[float, int, int]] = {}
+        """Namespace -> until when it counts, number and bytes of its files."""
 
     async def size(self, blob: BlobRef) -> int | None:
         """The size of an existing blob; the call counts as a use."""
@@ -88,8 +93,10 @@ class DiskBlobStore:
         if shutil.disk_usage(part.parent).free - (length - received) < SPARE_BYTES:
             raise _no_space()
         with part.open("ab", buffering=0) as file:
+            self._grow(blob.namespace, 0 if received else 1, 0)
             async for piece in pieces:
                 received += len(piece)
+                self._grow(blob.namespace, 0, len(piece))
                 if received > length:
                     file.close()
                     part.unlink(missing_ok=True)
@@ -118,7 +125,15 @@ class DiskBlobStore:
         return self._folder / blob.namespace / f"{blob.hex}.part"
 
     async def usage(self, namespace: str) -> tuple[int, int]:
-        return await asyncio.to_thread(self._usage, namespace)
+        known = self._known.get(namespace)
+        if known is None or time.monotonic() >= known[0]:
+            found = await asyncio.to_thread(self._usage, namespace)
+            known = self._known[namespace] = (time.monotonic() + USAGE_SECONDS, *found)
+        return known[1], known[2]
+
+    def _grow(self, namespace: str, count: int, size: int) -> None:
+        if (known := self._known.get(namespace)) is not None:
+            self._known[namespace] = (known[0], known[1] + count, known[2] + size)
 
     def _usage(self, namespace: str) -> tuple[int, int]:
         count = total = 0
@@ -132,7 +147,10 @@ class DiskBlobStore:
     # --- garbage collection
 
     async def sweep(self, namespaces: set[str], in_use: set[tuple[str, str]], now: float) -> int:
-        return await asyncio.to_thread(self._sweep, namespaces, in_use, now)
+        try:
+            return await asyncio.to_thread(self._sweep, namespaces, in_use, now)
+        finally:
+            self._known.clear()
 
     def _sweep(self, namespaces: set[str], in_use: set[tuple[str, str]], now: float) -> int:
         gone = 0

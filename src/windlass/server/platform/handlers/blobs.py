@@ -37,6 +37,8 @@ _PAGE = 500
 T = TypeVar("T", bound=Object)
 InUse = Callable[[interface.Store], Awaitable[tuple[set[str], set[tuple[str, str]]]]]
 """All namespaces, and (namespace, digest) of the blobs that are needed."""
+RefuseMuch = Callable[[BlobRef, int], Awaitable[None]]
+"""Forbidden if the namespace of the blob may not get so many further bytes."""
 
 
 def path_of(namespace: str, digest: str) -> str:
@@ -50,11 +52,13 @@ class BlobService:
 
     def __init__(
         self, objects: interface.Store, blobs: BlobStore, *, most_bytes: int = MOST_BYTES,
-        in_use: InUse | None = None, again: str = "upload it again by submitting with --workdir",
+        in_use: InUse | None = None, refuse_much: RefuseMuch | None = None,
+        again: str = "upload it again by submitting with --workdir",
     ) -> None:  # fmt: skip
         """`again`: what a user does about a blob that is missing."""
         self._objects = objects
         self._in_use = in_use or code_in_use
+        self._refuse_much = refuse_much or self._refuse_uploads
         self._again = again
         self._blobs = blobs
         self._most = most_bytes
@@ -93,7 +97,7 @@ class BlobService:
         if size is not None:
             return web.Response(status=204, headers={OFFSET: str(size), LENGTH: str(size)})
         missing = max(length - offset, 0)
-        await self._refuse_much(blob, missing)
+        await self._refuse_much(blob, self._expected[blob.namespace] + missing)
         pieces = bodies.pieces(request, _PIECE)
         self._expected[blob.namespace] += missing
         try:
@@ -102,10 +106,10 @@ class BlobService:
             self._expected[blob.namespace] -= missing
         return web.Response(status=204, headers={OFFSET: str(received), LENGTH: str(length)})
 
-    async def _refuse_much(self, blob: BlobRef, missing: int) -> None:
+    async def _refuse_uploads(self, blob: BlobRef, more: int) -> None:
         """Forbidden if the namespace has more uploads with this one than it may."""
         count, size = await self._blobs.usage(blob.namespace)
-        size += self._expected[blob.namespace] + missing
+        size += more
         limits, limit = self.limits, ""
         if count >= limits.uploads and not await self._blobs.received(blob):
             limit, has = "uploads", f"{count} uploads, of at most {limits.uploads}"

@@ -48,6 +48,11 @@ _MOST_BODY = 16 << 10
 _REMEMBERED_SECONDS = 10.0
 _AT_ONCE = 100
 COMPONENT = "windlass-server"
+_STORED_QUOTAS = 4
+"""Stored content may be this many times the quota: what no run names any more, such as earlier
+checkpoints, stays for two days."""
+_MOST_STORED = 500_000
+"""Stored files of a namespace."""
 
 
 class File(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -80,8 +85,9 @@ class OutputService:
         self._objects = objects
         self._blobs = store
         self._content = blobs.BlobService(
-            objects, store, in_use=self._in_use, again="list the outputs of the run again"
-        )
+            objects, store, in_use=self._in_use, refuse_much=self._refuse_much,
+            again="list the outputs of the run again",
+        )  # fmt: skip
         self._used: dict[str, tuple[float, dict[tuple[str, str], int]]] = {}
         """By namespace: when its Runs were read, and bytes by Run and replica."""
         self.head = self._content.head
@@ -229,6 +235,25 @@ class OutputService:
                 "(windlass prune), or ask an administrator for: windlass outputs quota SIZE "
                 f"-N {call.namespace}"
             )
+
+    async def _refuse_much(self, blob: BlobRef, more: int) -> None:
+        """Before content is received: a pod may send content that it never publishes."""
+        quota = _quota(await self._objects.get(core.Namespace, blob.namespace))
+        count, size = await self._blobs.usage(blob.namespace)
+        if count >= _MOST_STORED:
+            has = f"{count} files of outputs, of at most {_MOST_STORED}"
+        elif size + more > quota * _STORED_QUOTAS:
+            has = (
+                f"{_human(size)} of outputs in storage, and {_human(more)} more come, above "
+                f"{_STORED_QUOTAS} times its quota of {_human(quota)}"
+            )
+        else:
+            return
+        raise errors.Forbidden(
+            f"team {blob.namespace} has {has}. What no run names any more is removed after two "
+            "days; collect less often, or ask an administrator for: windlass outputs quota SIZE "
+            f"-N {blob.namespace}"
+        )
 
     async def _bytes_of(self, namespace: str) -> dict[tuple[str, str], int]:
         """Bytes by Run and replica."""
