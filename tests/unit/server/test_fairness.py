@@ -115,6 +115,20 @@ async def test_one_waiting_request_starts_in_each_pass_of_the_loop() -> None:
     await work.end_all()
 
 
+async def test_a_caller_that_is_gone_is_forgotten_while_others_wait() -> None:
+    made = queues(seats=1)
+    work = Work(made)
+    work.request("once")
+    await settled()
+    for _ in range(3):
+        work.request("busy")
+    await settled()
+    await work.end("once")
+    assert made.levels["members"].waiting
+    assert set(made.levels["members"].flows) == {"busy"}
+    await work.end_all()
+
+
 async def test_a_full_queue_refuses_only_its_user() -> None:
     work = Work(queues(queue=3))
     refused = [work.request("flood") for _ in range(10)]

@@ -166,8 +166,7 @@ class RequestQueues:
             level.enqueue(flow)
         if level.waiting:
             self._dispatch_later()
-        elif flow.idle:
-            self.forget(flow)
+        self.forget(flow)
 
     def open_stream(self, flow: Flow) -> None:
         """One watch, log, session or long poll more. TooManyRequests beyond the limit."""
