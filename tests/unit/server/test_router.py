@@ -115,3 +115,13 @@ def test_a_method_of_a_path_has_one_route(served: Served) -> None:
     twice = (*routes.ROUTES, routes.ROUTES[0])
     with pytest.raises(ValueError, match="two routes for GET"):
         Router(twice, platform.services, platform.router._authorizers)
+
+
+def test_requests_that_move_content_have_no_seat() -> None:
+    """A slow client would keep the seat from the other requests of its user."""
+    moving = [
+        route for route in routes.ROUTES
+        if routes._BYTES in (route.body, *route.reply.media) and route.access != routes._WRITE_LOGS
+    ]  # fmt: skip
+    assert len(moving) > 8
+    assert [route.template for route in moving if not route.waits] == []

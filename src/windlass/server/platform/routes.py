@@ -194,7 +194,7 @@ _FILE_ROUTES = (
     Route(
         f"{_RUN}/files/content", ("GET",), _EXEC, _embedded(lambda e: e.files.content),
         "Bytes of a file of a replica that has ended.", "files",
-        parameters=parameters.FILE_CONTENT, reply=_CONTENT, embedded=True,
+        parameters=parameters.FILE_CONTENT, reply=_CONTENT, embedded=True, waits=True,
     ),
 )  # fmt: skip
 
@@ -228,11 +228,12 @@ _OUTPUT_ROUTES = (
     ),
     Route(
         f"{_RUN}/outputs/blobs/{{digest}}", ("GET",), _READ_OUTPUTS, lambda s: s.outputs.get,
-        "Content of an output.", "outputs", reply=_CONTENT,
+        "Content of an output.", "outputs", reply=_CONTENT, waits=True,
     ),
     Route(
         f"{_RUN}/outputs/blobs/{{digest}}", ("PATCH",), _OUTPUTS, lambda s: s.outputs.upload,
         "Sends a piece of an output.", "outputs", "patch", parameters.UPLOAD, _EMPTY, _BYTES,
+        waits=True,
     ),
 )  # fmt: skip
 
