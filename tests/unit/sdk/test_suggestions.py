@@ -9,7 +9,7 @@ import pytest
 
 from windlass.sdk.tuning import trials as trial_records
 from windlass.sdk.tuning.definition import define, from_plain
-from windlass.sdk.tuning.suggestions import Suggestions
+from windlass.sdk.tuning.suggestions import Suggestions, is_usable
 from windlass.sdk.tuning.trials import Trial
 
 SPACE = {"lr": "log:1e-5..1e-1", "layers": "1..4", "opt": "adam,sgd"}
@@ -92,6 +92,44 @@ def test_the_best_of_several_metrics_are_those_that_no_other_dominates():
     assert [each.number for each in found] == [0, 3]
     assert trial_records.best(made, ("minimize", "minimize")) == [made[0], made[1]]
     assert trial_records.best([], ("minimize",)) == []
+
+
+def test_trials_of_several_metrics_report_and_are_never_pruned():
+    definition = define({"x": "1..9"}, metric=["loss", "size"])
+    suggestions = Suggestions(definition, [])
+    trial = suggestions.next()
+    assert not any(suggestions.prunes(trial, step, 1.0) for step in range(3))
+    assert trial.reports == {0: 1.0, 1: 1.0, 2: 1.0}
+    assert Suggestions(definition, [trial]).next().number == 1
+
+
+def test_a_grid_of_decimal_steps_continues_after_its_last_value():
+    definition = define({"x": "0.0..0.3:0.1"}, sampler="grid")
+    first = Suggestions(definition, [])
+    stored = [complete(first, trial, 1.0) for trial in iter(first.next, None)]
+    assert len(stored) == 4
+    assert Suggestions(definition, stored).next() is None
+
+
+def test_a_record_of_many_reports_is_bounded_and_has_the_last_one():
+    for count in (0, 1, 999, 1000, 1001, 50_000):
+        trial = Trial(0, {}, reports={step: 0.123456789012345 for step in range(count)})
+        kept = [step for step, _ in trial_records.to_record(trial)["body"]["reports"]]
+        assert len(kept) <= 1000
+        assert kept[-1:] == list(range(count))[-1:]
+        assert count > 1000 or len(kept) == count
+
+
+def test_only_finite_numbers_are_values():
+    assert is_usable([1, 2.5], 2)
+    for value in (float("inf"), float("nan"), None, "1"):
+        assert not is_usable([value], 1)
+
+
+def test_a_grid_that_fills_the_memory_is_refused():
+    for written in ("1..1000000000", "0.0..1000.0:0.0001"):
+        with pytest.raises(ValueError, match=r"parameter x: its grid has \d+ values"):
+            define({"x": written}, sampler="grid")
 
 
 def test_a_grid_needs_an_end():

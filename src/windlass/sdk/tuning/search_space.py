@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Scalar = str | int | float | bool
 _RANGE = re.compile(r"(log:)?([^.:]+(?:\.\d+)?(?:e[-+]?\d+)?)\.\.([^:]+?)(?::([^:]+))?", re.I)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_MOST_OF_GRID = 100_000
 _FORMS = "write 1..4, 0.1..0.5, log:1e-5..1e-1, 16..128:16, or choices as adam,sgd"
 
 
@@ -50,11 +51,15 @@ class Parameter:
         if self.kind == "choice":
             return list(self.choices)
         if self.kind == "int":
-            return list(range(int(self.low), int(self.high) + 1, int(self.step or 1)))
+            values = range(int(self.low), int(self.high) + 1, int(self.step or 1))
+            _refuse_large(len(values))
+            return list(values)
         if self.step is None:
             raise ValueError("a decimal range has a grid only with a step: 0.0..0.5:0.1")
         count = int((self.high - self.low) / self.step + 1e-9)
-        return [self.low + self.step * number for number in range(count + 1)]
+        _refuse_large(count + 1)
+        # Not above the bound, as 3 * 0.1 is: Optuna refuses such a value when a study continues.
+        return [min(self.low + self.step * number, self.high) for number in range(count + 1)]
 
 
 def read(space: Mapping[str, Any]) -> dict[str, Parameter]:
@@ -139,6 +144,14 @@ def _range(low: Any, high: Any, step: Any = None, *, log: bool = False) -> Param
     if step is not None and not 0 < step <= high - low:
         raise ValueError(f"step {step} does not fit into {low}..{high}")
     return Parameter("int" if whole else "float", low, high, step, log)
+
+
+def _refuse_large(count: int) -> None:
+    if count > _MOST_OF_GRID:
+        raise ValueError(
+            f"its grid has {count} values, of at most {_MOST_OF_GRID}; give a larger step, as "
+            "1..1000:100, or choose another sampler"
+        )
 
 
 def _choices(values: Any) -> Parameter:

@@ -54,6 +54,8 @@ class Suggestions:
         """Records a value of a running trial; whether to stop the trial."""
         if step not in trial.reports:
             trial.reports[step] = value
+            if len(self._definition.metrics) > 1:
+                return False  # Optuna prunes by one metric only, and refuses reports of others
             # A trial that was in evaluation when the study was opened has no handle of `ask`.
             from optuna import trial as optuna_trial
 
@@ -126,7 +128,7 @@ _STATES: dict[State, str] = {
 def is_usable(values: Sequence[Any], count: int) -> bool:
     """Whether these are the values of a complete trial."""
     return len(values) == count and all(
-        isinstance(each, (int, float)) and not math.isnan(each) for each in values
+        isinstance(each, (int, float)) and math.isfinite(each) for each in values
     )
 
 

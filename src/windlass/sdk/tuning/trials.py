@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 State = Literal["running", "complete", "pruned", "failed"]
+_MOST_REPORTS = 1000
+"""Reported values that are stored of a trial: the server bounds the size of each."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -39,7 +41,7 @@ def to_record(trial: Trial) -> dict[str, Any]:
         "ended": trial.ended, "run": trial.run,
         "body": {
             "params": trial.params, "values": trial.values, "message": trial.message,
-            "reports": [[step, value] for step, value in sorted(trial.reports.items())],
+            "reports": [[step, value] for step, value in _thinned(sorted(trial.reports.items()))],
         },
     }  # fmt: skip
 
@@ -51,6 +53,12 @@ def from_record(record: Mapping[str, Any]) -> Trial:
         {int(step): float(value) for step, value in body["reports"]}, record["run"],
         body["message"], record["started"], record["ended"],
     )  # fmt: skip
+
+
+def _thinned(reports: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """At most so many reports at equal distances, the last one among them."""
+    distance = -(-len(reports) // _MOST_REPORTS)
+    return reports[::-1][:: max(1, distance)][::-1]
 
 
 def best(trials: Sequence[Trial], directions: Sequence[str]) -> list[Trial]:

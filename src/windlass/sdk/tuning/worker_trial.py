@@ -28,6 +28,8 @@ class WorkerTrial:
         """Reports a value on the way, such as the loss after an epoch. Steps count from 0."""
         import windlass_worker  # type: ignore[import-not-found]
 
+        if step is not None and int(step) < 0:
+            raise ValueError(f"step {step} must not be negative")
         self._step = self._step + 1 if step is None else int(step)
         number = float(value)
         if not math.isfinite(number):
