@@ -132,7 +132,7 @@ class RunEvaluation:
         if value is None:
             return
         given = next((metrics[name] for name in _STEPS if name in metrics), None)
-        step = len(trial.reports) if given is None else int(given)
+        step = len(trial.reports) if given is None else max(0, int(given))
         if given is None and trial.reports and value == trial.reports[max(trial.reports)]:
             return  # another part of the status changed
 

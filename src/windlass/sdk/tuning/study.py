@@ -39,6 +39,10 @@ from windlass.sdk.tuning.trials import Trial
 from windlass.store import errors
 
 
+_LONGEST_MESSAGE = 1000
+"""Characters of the reason that is stored with a failed trial; the log of its run has all."""
+
+
 class StudyFailed(Exception):
     """More trials failed than the study allows."""
 
@@ -157,15 +161,16 @@ class Study:
 
     def _handle(self, suggestions: Suggestions, happened: list[Happening]) -> None:
         ended: list[Trial] = []
+        broken: BaseException | None = None
         for each in happened:
             if isinstance(each, Broken):
-                raise each.problem
+                broken = each.problem
+                break
             trial = self._running.get(each.number)
-            if trial is None:
-                continue
             if isinstance(each, Reported):
-                each.answer(suggestions.prunes(trial, each.step, each.value))
-            else:
+                # A call that was lost to its worker may still run there, and waits for an answer.
+                each.answer(trial is None or suggestions.prunes(trial, each.step, each.value))
+            elif trial is not None:
                 self._end(trial, each)
                 suggestions.end(trial)
                 ended.append(trial)
@@ -173,6 +178,8 @@ class Study:
             event_loop_thread.call(self._client.store(ended))
         for trial in ended:
             self._on_trial(trial)
+        if broken is not None:
+            raise broken
         failed = sum(each.state == "failed" for each in self._trials)
         if failed > self._limits.most_failed:
             last = next(each for each in reversed(self._trials) if each.state == "failed")
@@ -191,7 +198,8 @@ class Study:
         else:
             trial.state = "failed"
             expected = len(self._definition.metrics)
-            trial.message = ended.message or f"{ended.values!r} is not {expected} finite numbers"
+            message = ended.message or f"{ended.values!r} is not {expected} finite numbers"
+            trial.message = message[:_LONGEST_MESSAGE]
 
     def _lost(self) -> None:
         self._happenings.put(

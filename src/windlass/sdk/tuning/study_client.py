@@ -19,6 +19,8 @@ from windlass.store import errors
 LEASE_SECONDS = 15
 """How long the claim of a program that was killed keeps others from continuing its study."""
 _AT_ONCE = 500
+_STORED_AT_ONCE = 40
+"""Trials of one request, each of up to 64 KiB; the server takes 3 MiB."""
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -66,8 +68,8 @@ class StudyClient:
     async def store(self, changed: Sequence[Trial]) -> None:
         """Stores trials; Conflict if another program has taken over the study."""
         records = [trials.to_record(each) for each in changed]
-        for start in range(0, len(records), _AT_ONCE):
-            body = {"owner": self._owner, "trials": records[start : start + _AT_ONCE]}
+        for start in range(0, len(records), _STORED_AT_ONCE):
+            body = {"owner": self._owner, "trials": records[start : start + _STORED_AT_ONCE]}
             await self._ask("PUT", f"{self._path}/trials", body)
 
     async def close(self) -> None:
