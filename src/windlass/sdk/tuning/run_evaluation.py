@@ -7,11 +7,12 @@ WINDLASS_PARAMETERS has all of them as JSON. The job reports its metrics with `w
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import copy
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from windlass.kinds.types import run
@@ -25,6 +26,10 @@ LABEL_STUDY = "windlass.dev/study"
 LABEL_TRIAL = "windlass.dev/trial"
 _STEPS = ("step", "epoch", "iteration")
 """Metrics that say to which step a reported value belongs."""
+
+
+_START_SECONDS = 5.0
+"""How long an interrupted study waits for runs that are being created, to stop them, too."""
 
 
 class RunEvaluation:
@@ -45,18 +50,28 @@ class RunEvaluation:
         self._active: dict[str, Trial] = {}
         self._pruned: set[int] = set()
         self._uids: dict[str, str] = {}
-        self._watching = event_loop_thread.start(self._watch())
+        self._starting: set[concurrent.futures.Future[None]] = set()
+        self._watching = event_loop_thread.start(self._guarded(self._watch()))
 
     def run_name(self, trial: Trial) -> str:
         return f"{self._study}-{trial.number}"
 
     def start(self, trial: Trial) -> None:
-        event_loop_thread.start(self._start(trial))
+        started = event_loop_thread.start(self._guarded(self._start(trial)))
+        self._starting.add(started)
+        started.add_done_callback(self._starting.discard)
 
     def close(self, *, aborted: bool) -> None:
         self._watching.cancel()
         if aborted:
             event_loop_thread.call(self._stop_all())
+
+    async def _guarded(self, work: Awaitable[None]) -> None:
+        """The study ends with the problem: otherwise it would wait for trials for ever."""
+        try:
+            await work
+        except Exception as problem:
+            self._happened(Broken(problem))
 
     async def _start(self, trial: Trial) -> None:
         name, store = self.run_name(trial), self._client.store
@@ -69,12 +84,11 @@ class RunEvaluation:
                 if found.status.phase == "Stopped" or found.spec.stop:
                     await self._remove(found)
             made = await self._created(value, trial)
-        except errors.ApiError as problem:
+        except Exception:
             self._active.pop(name, None)
-            self._happened(Broken(problem))
-        else:
-            self._uids[name] = made.uid
-            self._changed(made)
+            raise
+        self._uids[name] = made.uid
+        self._changed(made)
 
     async def _created(self, value: dict[str, Any], trial: Trial) -> run.Run:
         """The run of the trial; an existing one, if a program before this one has created it."""
@@ -166,6 +180,9 @@ class RunEvaluation:
             )
 
     async def _stop_all(self) -> None:
+        if starting := [asyncio.wrap_future(each) for each in list(self._starting)]:
+            # Else a run would be created after the others were stopped.
+            await asyncio.wait(starting, timeout=_START_SECONDS)
         await asyncio.gather(*(self._stop(name) for name in list(self._active)))
 
 
