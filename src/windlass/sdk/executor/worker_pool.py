@@ -91,6 +91,8 @@ class WorkerPool:
         self._wake = asyncio.Event()
         self._closing = False
         self._aborting = False
+        self._is_deaf = False
+        """A background task has failed: the next call needs a new mailbox and new workers."""
         self._task: asyncio.Task[None] | None = None
 
     # --- from any thread
@@ -144,6 +146,10 @@ class WorkerPool:
         try:
             while True:
                 self._wake.clear()
+                if self._is_deaf:
+                    self._is_deaf = False
+                    await _ended(helpers)
+                    await self._tidy()
                 self._drop_cancelled()
                 if self._pending and self._box is None:
                     box = await self._open()
@@ -160,9 +166,7 @@ class WorkerPool:
         except Exception as problem:
             self._break(problem)
         finally:
-            for helper in helpers:
-                helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
+            await _ended(helpers)
             await self._tidy()
             self._task = None
 
@@ -237,6 +241,7 @@ class WorkerPool:
         try:
             await work
         except Exception as problem:
+            self._is_deaf = True
             self._break(problem)
 
     async def _beat(self, box: Mailbox) -> None:
@@ -441,3 +446,9 @@ class WorkerPool:
             if isinstance(outcome, BaseException) and not isinstance(outcome, errors.ApiError):
                 raise outcome
         self._made.clear()
+
+
+async def _ended(helpers: list[asyncio.Task[None]]) -> None:
+    for helper in helpers:
+        helper.cancel()
+    await asyncio.gather(*helpers, return_exceptions=True)
