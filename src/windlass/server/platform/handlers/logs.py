@@ -23,6 +23,7 @@ from windlass.server.http.responses import json_response
 from windlass.server.http.streams import Streams
 from windlass.server.platform import paths
 from windlass.server.platform.call import PlatformCall
+from windlass.server.platform.handlers.runs import number
 from windlass.server.storage.interfaces import LogStore
 from windlass.store import errors, interface
 
@@ -92,10 +93,8 @@ class LogService:
 
 def _key(owner: Run, call: PlatformCall) -> str:
     """The key of the logs that a reader asks for."""
-    index = call.query.get("arrayIndex")
-    if index is not None and not (index.isdecimal() and int(index) <= index_set.HIGHEST_INDEX):
-        raise errors.BadRequest(f"arrayIndex must be a number up to {index_set.HIGHEST_INDEX}")
-    return archive.key_of(owner.uid, None if index is None else int(index))
+    index = number(call.query, "arrayIndex", -1, index_set.HIGHEST_INDEX)
+    return archive.key_of(owner.uid, None if index < 0 else index)
 
 
 def _not_a_log(problem: ValueError) -> errors.BadRequest:

@@ -285,6 +285,6 @@ def number(query: Any, name: str, default: int, most: int = MOST_ROWS) -> int:
     text = query.get(name, "")
     if not text:
         return default
-    if not text.isdecimal() or int(text) > most:
+    if not text.isdecimal() or len(text) > len(str(most)) or int(text) > most:
         raise errors.BadRequest(f"{name} must be a number from 0 to {most}")
     return int(text)

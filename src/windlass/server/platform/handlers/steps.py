@@ -24,8 +24,9 @@ from msgspec import Meta
 
 from windlass.kinds.types import core
 from windlass.server.http.responses import json_response
-from windlass.server.platform import parameters, typed_body
+from windlass.server.platform import typed_body
 from windlass.server.platform.call import PlatformCall
+from windlass.server.platform.handlers.runs import number
 from windlass.server.platform.paths import GROUP, VERSION
 from windlass.server.storage.interfaces import BlobRef, BlobStore
 from windlass.store import errors, interface
@@ -160,8 +161,7 @@ class StepService:
         from windlass.ledger.db import step_records
 
         ledger, query = await self._ready(call), call.query
-        text = query.get("limit") or "100"
-        limit = min(int(text), parameters.MOST_ROWS) if text.isdecimal() else 100
+        limit = number(query, "limit", 100)
         found = await ledger.ask(
             lambda db: step_records.listed(
                 db, call.namespace, query.get("pipeline", ""), query.get("step", ""), limit

@@ -23,8 +23,9 @@ from msgspec import Meta
 
 from windlass.kinds.types import core
 from windlass.server.http.responses import json_response
-from windlass.server.platform import parameters, typed_body
+from windlass.server.platform import typed_body
 from windlass.server.platform.call import PlatformCall
+from windlass.server.platform.handlers.runs import number
 from windlass.server.platform.paths import GROUP, VERSION
 from windlass.store import errors, interface
 
@@ -33,9 +34,12 @@ if TYPE_CHECKING:
 
 MOST_TRIALS = 1000
 """Trials of one request."""
+MOST_NUMBER = 10_000_000
+"""Of a trial."""
 MOST_BODY_BYTES = 64 << 10
 """Of the definition of a study, and of each trial."""
-_NAME = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z"
+"""Not with `$`, which accepts a line break at the end, too: no path could name such a study."""
 _Time = Annotated[int, Meta(ge=0, le=1 << 40)]
 
 
@@ -52,7 +56,7 @@ class _Claim(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Trial(msgspec.Struct, forbid_unknown_fields=True):
-    number: Annotated[int, Meta(ge=0, le=10_000_000)]
+    number: Annotated[int, Meta(ge=0, le=MOST_NUMBER)]
     state: Literal["running", "complete", "pruned", "failed"]
     body: dict[str, Any]
     started: _Time = 0
@@ -89,7 +93,7 @@ class StudyService:
     async def list(self, call: PlatformCall) -> web.Response:
         from windlass.ledger.db import study_records
 
-        ledger, limit = await self._ready(call), _limit(call, 100)
+        ledger, limit = await self._ready(call), number(call.query, "limit", 100)
         found = await ledger.ask(lambda db: study_records.listed(db, call.namespace, limit))
         return json_response(_head("StudyList") | {"items": found})
 
@@ -160,9 +164,8 @@ class StudyService:
         from windlass.ledger.db import study_records
 
         await self._study(call)
-        ledger, limit = await self._ready(call), _limit(call, MOST_TRIALS)
-        text = call.query.get("after", "")
-        after, name = int(text) if text.isdecimal() else -1, call.parameters["study"]
+        ledger, limit = await self._ready(call), number(call.query, "limit", MOST_TRIALS)
+        after, name = number(call.query, "after", -1, MOST_NUMBER), call.parameters["study"]
         found = await ledger.ask(
             lambda db: study_records.trials(db, call.namespace, name, after, limit)
         )
@@ -189,11 +192,6 @@ class StudyService:
 
 def _head(kind: str) -> dict[str, object]:
     return {"apiVersion": f"{GROUP}/{VERSION}", "kind": kind}
-
-
-def _limit(call: PlatformCall, default: int) -> int:
-    text = call.query.get("limit", "")
-    return min(int(text), parameters.MOST_ROWS) if text.isdecimal() else default
 
 
 def _check_size(what: str, body: dict[str, Any]) -> None:
