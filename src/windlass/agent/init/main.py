@@ -31,9 +31,9 @@ FAILED = image_environment.FAILED
 _LATE = "Timeout"
 _TOOLS = ("sh", "kill", "sleep")
 _PYTHON = "run/python"
+"""Folder of `windlass.injob` below the pod's folder, in a pod with images."""
 MOST_ENTRIES, MOST_BYTES = 500_000, 128 << 30
 """Of the uploaded code, unpacked."""
-"""Folder of `windlass.injob` below the pod's folder, in a pod with images."""
 
 
 class PrepareError(Exception):
