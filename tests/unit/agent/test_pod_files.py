@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from windlass.agent.pods import pod_files
 from windlass.agent.pods.pod_files import NotReadable, PodFiles
 
 SOMEBODY = 40001
@@ -93,6 +94,32 @@ def test_pipes_and_files_of_others_are_not_read(pod: Path) -> None:
         PodFiles(pod).open("hard")
     os.chown(pod / "volumes/code/sub/f", SOMEBODY, SOMEBODY)
     assert content(PodFiles(pod), "sub/f") == b"content"
+
+
+def test_a_folder_of_too_many_files_is_refused_before_all_names_are_read(
+    pod: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_files, "MOST_ENTRIES", 10)
+    monkeypatch.setattr(os, "listdir", None)
+    for number in range(5):
+        (pod / f"volumes/code/{number}").touch()
+    assert len(PodFiles(pod).entries("")) == 8
+    for number in range(11):
+        (pod / f"volumes/code/sub/{number}").touch()
+    with pytest.raises(NotReadable, match="more than 10 files"):
+        PodFiles(pod).entries("")
+
+
+def test_a_link_that_disappears_meanwhile_hides_nothing_else(
+    pod: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pod / "volumes/code/link").symlink_to("x")
+
+    def gone(*_: object, **__: object) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "readlink", gone)
+    assert [each["path"] for each in PodFiles(pod).entries("")] == ["", "sub", "sub/f"]
 
 
 def test_a_tree_without_end_is_refused(pod: Path) -> None:

@@ -9,6 +9,7 @@ is kept until the pod is deleted, with its run.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 from collections.abc import Iterator
@@ -108,9 +109,10 @@ class PodFiles:
     def _tree(self, top: int) -> list[dict[str, Any]]:
         found = [_described("", "", top, os.fstat(top))]
         for path, name, folder, about in _walk(top, ""):
-            found.append(_described(path, name, folder, about))
+            with contextlib.suppress(OSError):  # a link that disappears meanwhile
+                found.append(_described(path, name, folder, about))
             if len(found) > MOST_ENTRIES:
-                raise NotReadable(f"more than {MOST_ENTRIES} files: name a folder in it")
+                raise _too_many()
         return found
 
 
@@ -130,7 +132,7 @@ def _opened_folder(base: Path, parts: list[str]) -> Iterator[int]:
 def _walk(folder: int, above: str) -> Iterator[tuple[str, str, int, os.stat_result]]:
     """Path, name, handle of the folder, and status of everything below a folder. Names with a line
     break or of no encoding are left out, and so is what disappears meanwhile."""
-    for name in sorted(os.listdir(folder)):
+    for name in _names(folder):
         if "\n" in name or any("\ud800" <= char <= "\udfff" for char in name):
             continue
         path = f"{above}/{name}" if above else name
@@ -145,6 +147,19 @@ def _walk(folder: int, above: str) -> Iterator[tuple[str, str, int, os.stat_resu
                     yield from _walk(inner, path)
                 finally:
                     os.close(inner)
+
+
+def _names(folder: int) -> list[str]:
+    """The sorted names in a folder. A job can make more files than fit into the agent's memory."""
+    with os.scandir(folder) as entries:
+        found = [each.name for each in itertools.islice(entries, MOST_ENTRIES + 1)]
+    if len(found) > MOST_ENTRIES:
+        raise _too_many()
+    return sorted(found)
+
+
+def _too_many() -> NotReadable:
+    return NotReadable(f"more than {MOST_ENTRIES} files: name a folder in it")
 
 
 def _described(path: str, name: str, folder: int, about: os.stat_result) -> dict[str, Any]:
