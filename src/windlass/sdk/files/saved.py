@@ -7,12 +7,17 @@ from typing import Any
 
 from windlass.kinds.types import run
 from windlass.sdk.files import collected, copying
+from windlass.sdk.files.collected import OutputFile
 from windlass.sdk.files.places import PathError
 from windlass.store.kubernetes.client import KubernetesStore
 
 PICKLED = ".pickle"
 """How `windlass.save` ends the name of the file of an object; the library inside of jobs imports
 nothing of this package."""
+
+
+_FOLDERS = {"": "", collected.OWN_FOLDER: "/outputs", "/": "/absolute"}
+"""Where files go that are relative, of `$WINDLASS_OUTPUTS`, and absolute."""
 
 
 async def download(
@@ -27,16 +32,22 @@ async def download(
     total = copying.Report()
     for replica in replicas:
         into = destination if len(replicas) == 1 else f"{destination.rstrip('/')}/{replica}"
-        left = [each for each in found if each.replica == replica]
-        for base, folder in (("", ""), (collected.OWN_FOLDER, "/outputs"), ("/", "/absolute")):
-            chosen = [each for each in left if collected.is_below(base, each.path)]
-            left = [each for each in left if each not in chosen]
-            if chosen:
+        groups = _by_base([each for each in found if each.replica == replica])
+        for base, folder in _FOLDERS.items():
+            if chosen := groups[base]:
                 source = collected.CollectedFiles(store, owner, replica, chosen)
                 where = f"{into.rstrip('/') or '/'}{folder}"
                 path = f"{base.rstrip('/')}/." if base else ""
                 total.add(await copying.download(source, path, f"{where}/", progress))
     return total
+
+
+def _by_base(files: list[OutputFile]) -> dict[str, list[OutputFile]]:
+    """Each file with the first base that it is below."""
+    groups: dict[str, list[OutputFile]] = {base: [] for base in _FOLDERS}
+    for each in files:
+        groups[next(base for base in _FOLDERS if collected.is_below(base, each.path))].append(each)
+    return groups
 
 
 async def load(store: KubernetesStore, owner: run.Run, name: str, replica: str = "") -> Any:
