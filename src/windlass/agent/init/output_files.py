@@ -66,6 +66,12 @@ def find(root: Path, work: str, paths: Sequence[str]) -> list[Found]:
 
 def _at(root: Path, work: str, path: str) -> Iterator[Found]:
     shown = os.path.normpath(path)
+    if shown == ".." or shown.startswith("../"):
+        # Readers take no path that leads out of a folder.
+        inside = os.path.normpath(os.path.join(work, shown))
+        if inside == ".." or inside.startswith("../"):
+            return
+        shown = os.path.normpath(f"/windlass/{inside}")
     closed = os.path.normpath(os.path.join(root, _CREDENTIALS))
     if not globs.is_pattern(shown) or os.path.lexists(_real(root, work, shown)):
         yield from _tree(_real(root, work, shown), shown, closed)
