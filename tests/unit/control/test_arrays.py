@@ -228,6 +228,19 @@ async def test_changes_of_a_live_array_reach_its_indices(world):
     assert len(await world.children()) == 4
 
 
+async def test_a_limit_that_is_removed_from_an_array_is_removed_from_its_indices(world):
+    await world.submit("0", duration=run.Durations(max="1h", start="5m"))
+    await world.live()
+    await world.change(duration={"max": None})
+    await world.live()
+    (child,) = await world.children()
+    assert child.spec.duration == run.Durations(start="5m")
+    await world.change(duration=None)
+    await world.live()
+    (child,) = await world.children()
+    assert child.spec.duration is None
+
+
 async def test_without_a_limit_only_a_window_waits_in_the_queue(world):
     await world.submit("0-999")
     await world.live()

@@ -242,7 +242,10 @@ def _differences(wanted: run.RunSpec, current: run.RunSpec) -> dict[str, Any]:
         if getattr(wanted, name) != getattr(current, name):
             patch[name] = getattr(wanted, name)
     if wanted.duration != current.duration:
-        patch["duration"] = msgspec.to_builtins(wanted.duration)
+        before = dict.fromkeys(msgspec.to_builtins(current.duration) or ())
+        after = msgspec.to_builtins(wanted.duration)
+        # In a merge patch a limit that was removed must be named.
+        patch["duration"] = None if after is None else before | after
     sizes = [(role.replicas, role.min_replicas) for role in wanted.roles]
     if sizes != [(role.replicas, role.min_replicas) for role in current.roles]:
         patch["roles"] = [
