@@ -81,6 +81,10 @@ async def test_a_replica_publishes_its_files_once(served: Served) -> None:
         ([a_file() | {"size": 3}], "was not sent"),
         ([{"path": "x", "extra": 1}], "not valid"),
         ([a_file() | {"digest": "sha256:x"}], "not valid"),
+        ([{"path": "x", "size": 4096}], "was not sent"),
+        ([a_file("a/../../b")], "not a path of a file"),
+        ([a_file("/a//b")], "not a path of a file"),
+        ([a_file("x" * 256)], "not a path of a file"),
     ],
 )
 async def test_a_list_of_files_that_is_not_whole_is_not_published(
@@ -163,6 +167,17 @@ async def test_content_that_is_never_published_is_bounded_by_the_quota(served: S
     refused = await served.call("PATCH", path, data=b"x" * 1000, headers=headers, token=token)
     assert refused.code == 403
     assert "windlass outputs quota SIZE -N default" in refused.body["message"]
+
+
+async def test_a_list_of_many_files_is_checked_whole(served: Served) -> None:
+    token = await a_token(served, (await a_gang(served))[0])
+    await send(served, token, CONTENT)
+    files = [a_file(f"d/{number}") for number in range(120)]
+    listed = await send(served, token, manifest(*files))
+    assert (await publish(served, token, manifest=listed)).code == 204
+    assert (await outputs(served))["worker-0"]["bytes"] == 120 * len(CONTENT)
+    listed = await send(served, token, manifest(*files, a_file("last", b"never sent")))
+    assert "'last' was not sent" in (await publish(served, token, manifest=listed)).body["message"]
 
 
 async def test_the_limit_of_uploads_of_code_is_not_that_of_outputs(served: Served) -> None:

@@ -46,7 +46,8 @@ MOST_FILES = 50_000
 MOST_MANIFEST = 32 << 20
 _MOST_BODY = 16 << 10
 _REMEMBERED_SECONDS = 10.0
-_AT_ONCE = 100
+_AT_ONCE = 50
+_LONGEST_NAME = 255
 COMPONENT = "windlass-server"
 _STORED_QUOTAS = 4
 """Stored content may be this many times the quota: what no run names any more, such as earlier
@@ -192,17 +193,23 @@ class OutputService:
 
     async def _complete(self, namespace: str, found: Manifest) -> int:
         """The bytes of all files. BadRequest unless every one was sent, with its size."""
-        total = 0
-        for place, file in enumerate(found.files):
-            if file.target is not None:
-                continue
-            blob = BlobRef(namespace, file.digest.removeprefix("sha256:"))
-            if await self._blobs.size(blob) != file.size:
-                raise errors.BadRequest(f"the content of {file.path[:200]!r} was not sent")
-            total += file.size
-            if place % _AT_ONCE == 0:
-                await asyncio.sleep(0)
-        return total
+        for each in found.files:
+            _check_path(each.path)
+        files = [each for each in found.files if each.target is None]
+        for start in range(0, len(files), _AT_ONCE):
+            some = files[start : start + _AT_ONCE]
+            # Beside each other: object storage takes some time for each.
+            sizes = await asyncio.gather(*(self._size(namespace, each) for each in some))
+            for file, size in zip(some, sizes, strict=True):
+                if size != file.size:
+                    raise errors.BadRequest(f"the content of {file.path[:200]!r} was not sent")
+            await asyncio.sleep(0)
+        return sum(each.size for each in files)
+
+    async def _size(self, namespace: str, file: File) -> int | None:
+        if not file.digest:
+            return None
+        return await self._blobs.size(BlobRef(namespace, file.digest.removeprefix("sha256:")))
 
     async def _in_use(self, store: interface.Store) -> tuple[set[str], set[tuple[str, str]]]:
         """All namespaces, and what the manifests of all Runs name."""
@@ -294,6 +301,20 @@ async def _body(call: PlatformCall, kind: type[Any]) -> Any:
         return msgspec.json.decode(bytes(data), type=kind)
     except msgspec.MsgspecError as problem:
         raise errors.BadRequest(f"the request is not valid: {problem}") from problem
+
+
+def _check_path(path: str) -> None:
+    """Readers refuse a list with a path that leads out of their folder, and with it all outputs."""
+    names = path.removeprefix("/").split("/")
+    unsafe = any(
+        name in ("", ".", "..")
+        or "\0" in name
+        or "\n" in name
+        or len(name.encode()) > _LONGEST_NAME
+        for name in names
+    )
+    if unsafe:
+        raise errors.BadRequest(f"{path[:200]!r} is not a path of a file")
 
 
 def _is_same(entry: dict[str, Any], known: run.CollectedOutputs) -> bool:
