@@ -72,6 +72,9 @@ class Forwarder:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             self._arrived.pop(data, None)
+            # The reader of all connections may wait until this queue has space again.
+            while not queue.empty():
+                queue.get_nowait()
             writer.close()
         return bytes(self._problems.pop(error, b"")).decode(errors="replace")
 
