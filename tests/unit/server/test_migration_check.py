@@ -74,3 +74,28 @@ def test_a_backup_with_a_key_encrypts_the_ledger_too(state: Path, tmp_path: Path
     restored = invoke("restore", file, "--key", key, "--state", state)
     assert restored.code == 0, restored.err
     assert copies.version(state / service.FILE) == schema.VERSION
+
+
+@pytest.mark.parametrize("broken", [migration_check.STORE, service.FILE])
+def test_a_backup_that_fails_leaves_the_earlier_one(
+    state: Path, tmp_path: Path, broken: str
+) -> None:
+    file = tmp_path / "copy"
+    assert invoke("backup", file, "--state", state).code == 0
+    (state / broken).write_bytes(b"this is not a database" * 1000)
+    failed = invoke("backup", file, "--overwrite", "--state", state)
+    assert failed.code == 1
+    assert "The backup failed" in failed.err
+    assert file.exists()
+    assert copies.version(tmp_path / "copy.ledger") == schema.VERSION
+    assert ("copy.ledger is not" in failed.err) == (broken == service.FILE)
+
+
+def test_a_backup_without_usage_keeps_no_ledger_of_an_earlier_one(
+    state: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "copy"
+    assert invoke("backup", file, "--state", state).code == 0
+    (state / service.FILE).unlink()
+    assert invoke("backup", file, "--overwrite", "--state", state).code == 0
+    assert not (tmp_path / "copy.ledger").exists()

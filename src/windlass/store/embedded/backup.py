@@ -41,7 +41,10 @@ def backup(db_path: Path, target: Path, secret: bytes | None = None) -> BackupIn
     try:
         plain.unlink(missing_ok=True)
         plain.touch(mode=0o600)
-        _copy(db_path, plain)
+        try:
+            _copy(db_path, plain)
+        except sqlite3.DatabaseError as problem:  # damaged, or no space for the copy
+            raise NotAStore(f"{db_path} cannot be copied ({problem})") from problem
         info = inspect(plain)
         if secret is not None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW

@@ -53,7 +53,8 @@ def backup(out: Output, file: Path, overwrite: bool, key: Path | None, state: st
             exit_codes.NOT_FOUND,
         )
     storage, ledgers = _storage(), _ledgers()
-    usage = None
+    usage = info = None
+    existed = file.exists()
     try:
         with out.progress(f"Copying {folder.database}"):
             secret = _secret(storage, key)
@@ -62,13 +63,13 @@ def backup(out: Output, file: Path, overwrite: bool, key: Path | None, state: st
                 # After the store: usage that the store has is recorded once all the same.
                 usage = folder.ledger
                 _copy_ledger(storage, usage, _ledger_of(file), secret)
+            elif existed:
+                # That of the earlier backup: a restore would put it beside this store.
+                _ledger_of(file).unlink(missing_ok=True)
     except storage.backup_encryption.KeyRefused as problem:
         raise _key_refused(problem) from None
     except (storage.NotAStore, ledgers.NotALedger, OSError) as problem:
-        file.unlink(missing_ok=True)
-        raise exit_codes.CliError(
-            f"The backup failed: {problem}.", "Nothing was written."
-        ) from None
+        raise _failed(problem, file, existed=existed, stored=info is not None) from None
     out.say(f"{file}: {info.objects} objects, {info.bytes / 1e6:.1f} MB")
     if usage:
         out.say(f"{_ledger_of(file)}: usage, {_ledger_of(file).stat().st_size / 1e6:.1f} MB")
@@ -146,6 +147,17 @@ def restore(out: Output, file: Path, key: Path | None, state: str) -> None:
         "keptLedger": str(kept_usage) if kept_usage else None,
     }
     out.result(data, names=[str(folder.database)])
+
+
+def _failed(problem: Exception, file: Path, *, existed: bool, stored: bool) -> exit_codes.CliError:
+    """Without the copy of the store if that of the ledger failed. An earlier backup stays until it
+    is replaced, which happens at once: a full disk must not cost it."""
+    remedy = "Nothing was written."
+    if stored and existed:
+        remedy = f"{file} is new, and {_ledger_of(file)} is not: repeat the backup."
+    elif stored:
+        file.unlink(missing_ok=True)
+    return exit_codes.CliError(f"The backup failed: {problem}.", remedy)
 
 
 def _copy_ledger(storage: Any, ledger: Path, target: Path, secret: bytes | None) -> None:
