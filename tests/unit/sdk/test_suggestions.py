@@ -113,7 +113,7 @@ def test_a_grid_of_decimal_steps_continues_after_its_last_value():
 
 def test_a_record_of_many_reports_is_bounded_and_has_the_last_one():
     for count in (0, 1, 999, 1000, 1001, 50_000):
-        trial = Trial(0, {}, reports={step: 0.123456789012345 for step in range(count)})
+        trial = Trial(0, {}, reports=dict.fromkeys(range(count), 0.123456789012345))
         kept = [step for step, _ in trial_records.to_record(trial)["body"]["reports"]]
         assert len(kept) <= 1000
         assert kept[-1:] == list(range(count))[-1:]

@@ -38,7 +38,6 @@ from windlass.sdk.tuning.suggestions import Suggestions, is_usable
 from windlass.sdk.tuning.trials import Trial
 from windlass.store import errors
 
-
 _LONGEST_MESSAGE = 1000
 """Characters of the reason that is stored with a failed trial; the log of its run has all."""
 
