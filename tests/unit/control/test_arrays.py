@@ -247,6 +247,26 @@ async def test_without_a_limit_only_a_window_waits_in_the_queue(world):
     assert len(await world.children()) == plan.WINDOW
 
 
+async def test_an_index_that_is_gone_before_the_answer_comes_is_forgotten(world):
+    await world.submit("0")
+    await world.live()
+    (child,) = await world.children()
+    arrays = controller.Arrays(world.store, None)
+
+    class Early:
+        """The cache shows the deletion first."""
+
+        async def patch(self, *_args, **_options):
+            return
+
+        async def delete(self, *_args, **_options):
+            arrays.on_run("DELETED", child, None)
+
+    arrays._store = Early()
+    await arrays._remove(child)
+    assert not arrays._removed
+
+
 async def test_a_run_that_has_the_name_already_is_not_taken_for_an_index(world):
     await world.store.create(a_run("sweep-1"))
     await world.submit("0-2")

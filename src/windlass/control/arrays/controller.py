@@ -183,23 +183,30 @@ class Arrays:
         """Removes the finalizer, then the Run; again until the cache shows that it is gone."""
         if child.uid in self._removed:
             return
-        names = child.metadata.finalizers or []
+        # First: the cache may show that it is gone before the answer comes.
+        self._removed.add(child.uid)
         try:
-            if run.FINALIZER_ARRAY in names:
-                path = f"/metadata/finalizers/{names.index(run.FINALIZER_ARRAY)}"
-                await self._store.patch(
-                    run.Run, child.name, child.namespace,
-                    patch=[
-                        {"op": "test", "path": "/metadata/uid", "value": child.uid},
-                        {"op": "test", "path": path, "value": run.FINALIZER_ARRAY},
-                        {"op": "remove", "path": path},
-                    ],
-                )  # fmt: skip
-            if child.metadata.deletion_timestamp is None:
-                await self._delete(child)
+            await self._release(child)
         except errors.NotFound:
             pass
-        self._removed.add(child.uid)
+        except BaseException:
+            self._removed.discard(child.uid)
+            raise
+
+    async def _release(self, child: run.Run) -> None:
+        names = child.metadata.finalizers or []
+        if run.FINALIZER_ARRAY in names:
+            path = f"/metadata/finalizers/{names.index(run.FINALIZER_ARRAY)}"
+            await self._store.patch(
+                run.Run, child.name, child.namespace,
+                patch=[
+                    {"op": "test", "path": "/metadata/uid", "value": child.uid},
+                    {"op": "test", "path": path, "value": run.FINALIZER_ARRAY},
+                    {"op": "remove", "path": path},
+                ],
+            )  # fmt: skip
+        if child.metadata.deletion_timestamp is None:
+            await self._delete(child)
 
     async def _release_orphans(self, key: controller.Key, array: run.Run | None) -> None:
         """Runs of an array that was deleted: the garbage collector removes them, and their
