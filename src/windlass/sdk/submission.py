@@ -7,6 +7,7 @@ name.
 
 from __future__ import annotations
 
+import graphlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -106,20 +107,11 @@ def cycle(values: Sequence[dict[str, Any]]) -> list[str]:
         ]
         for value in values
     }
-    finished: set[str] = set()
-    for start in waits_for:
-        path: list[str] = []
-        pending = [(start, 0)]
-        while pending:
-            name, depth = pending.pop()
-            del path[depth:]
-            if name in path:
-                return path[path.index(name) :]
-            if name in finished or name not in waits_for:
-                continue
-            path.append(name)
-            pending += [(each, depth + 1) for each in waits_for[name]]
-        finished.add(start)
+    try:
+        graphlib.TopologicalSorter(waits_for).prepare()
+    except graphlib.CycleError as found:
+        # Of which each is waited for by the next, and the first is repeated at the end.
+        return list(reversed(found.args[1][1:]))
     return []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -117,4 +118,18 @@ def waiting(name: str, *after: str) -> dict[str, Any]:
 def test_runs_of_a_file_that_wait_for_each_other_are_found(
     values: list[dict[str, Any]], cycle: set[str]
 ) -> None:
-    assert set(submission.cycle(values)) == cycle
+    found = submission.cycle(values)
+    assert set(found) == cycle
+    after = {value["metadata"]["name"]: value["spec"].get("after") or () for value in values}
+    for name, following in zip(found, [*found[1:], *found[:1]], strict=True):
+        assert following in [each["run"] for each in after[name]]
+
+
+def test_many_layers_of_runs_are_looked_through_once() -> None:
+    layers = [[f"layer-{depth}-{place}" for place in range(3)] for depth in range(40)]
+    values = [
+        waiting(name, *before)
+        for before, layer in reversed(list(itertools.pairwise([[], *layers])))
+        for name in layer
+    ]
+    assert submission.cycle(values) == []
