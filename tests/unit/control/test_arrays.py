@@ -17,6 +17,7 @@ from windlass.control.convert import run_workloads
 from windlass.control.dependencies import controller as dependency_controller
 from windlass.control.model import array_runs
 from windlass.control.runtime.informers import InformerFactory
+from windlass.kinds.annotations import PINNED
 from windlass.kinds.types import core, meta, run
 from windlass.kinds.values import index_set, times
 from windlass.store import errors
@@ -309,6 +310,20 @@ async def test_an_array_is_deleted_when_its_time_has_come_but_not_before_it_is_n
         await world.go()
     following = await world.store.get(run.Run, "next", NAMESPACE)
     assert [(each.phase, each.outcome) for each in following.status.after] == [("Succeeded", "Met")]
+
+
+async def test_a_pinned_array_stays_when_its_time_has_come(world):
+    await world.submit("0-1", ttl_after_finished="0s")
+    pinned = {"metadata": {"annotations": {PINNED: "true"}}}
+    await world.store.patch(run.Run, "sweep", NAMESPACE, patch=pinned)
+    assert (await world.go()).status.phase == "Succeeded"
+    await world.live()
+    await world.store.patch(
+        run.Run, "sweep", NAMESPACE, patch={"metadata": {"annotations": {PINNED: None}}}
+    )
+    await world.live()
+    with pytest.raises(errors.NotFound):
+        await world.array()
 
 
 async def test_a_dependency_that_failed_ends_the_array_without_a_start(world):

@@ -19,6 +19,7 @@ import msgspec
 
 from windlass.control.model import array_runs, dependencies
 from windlass.control.runs.state_machine import Move
+from windlass.kinds.annotations import PINNED
 from windlass.kinds.reasons import Reason
 from windlass.kinds.types import run
 from windlass.kinds.values import duration, index_set, times
@@ -331,7 +332,8 @@ def _finished(view: View) -> Plan:
     """Removes the Runs of indices that are left; then the array, when its time has come."""
     array, children = view.array, tuple(view.children)
     ttl = array.spec.ttl_after_finished
-    if children or ttl is None or array.metadata.deletion_timestamp:
+    pinned = (array.metadata.annotations or {}).get(PINNED) == "true"
+    if children or ttl is None or pinned or array.metadata.deletion_timestamp:
         return Plan(release=children)
     history = array.status.history
     since = (view.now - times.parse(history[-1].at)).total_seconds() if history else 0.0
