@@ -7,7 +7,7 @@ a `Status` back into the same class. Callers catch classes and do not compare co
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,6 +158,9 @@ class Unavailable(ApiError):
 class AnswerLost(Unavailable):
     """The connection broke after the request was sent: the server may have executed it."""
 
+
+PASSING: Final = (Unavailable, TooManyRequests)
+"""The same request may succeed later, without a change of anything."""
 
 _BY_REASON: dict[str, type[ApiError]] = {
     cls.reason: cls

@@ -56,3 +56,23 @@ async def test_a_call_after_a_failure_gets_a_new_mailbox():
         await pool.again.wait()
     await pool.abort()
     assert second.future.cancelled()
+
+
+@pytest.mark.parametrize("problem", [errors.Unavailable("away"), errors.TooManyRequests("later")])
+async def test_an_overloaded_server_does_not_end_the_calls(problem):
+    asked = asyncio.Event()
+    refusals = [problem]
+
+    async def events(_epoch, _after):
+        if refusals:
+            raise refusals.pop()
+        asked.set()
+        return await asyncio.Event().wait()
+
+    pool = Pool()
+    hearing = asyncio.create_task(WorkerPool._hear(pool, SimpleNamespace(events=events)))
+    async with asyncio.timeout(30):
+        await asked.wait()
+    assert not hearing.done()
+    hearing.cancel()
+    await asyncio.gather(hearing, return_exceptions=True)

@@ -233,7 +233,7 @@ class WorkerPool:
         while True:
             try:
                 return await box.put(call.key, call.packed)
-            except errors.Unavailable:
+            except errors.PASSING:
                 await asyncio.sleep(_RETRY)
 
     async def _for_ever(self, work: Coroutine[Any, Any, None]) -> None:
@@ -248,7 +248,7 @@ class WorkerPool:
         """Sends heartbeats to the workers, forever."""
         for number in itertools.count(1):
             await asyncio.sleep(_BEAT_EVERY)
-            with contextlib.suppress(errors.Unavailable):
+            with contextlib.suppress(*errors.PASSING):
                 await box.beat(number)
 
     async def _hear(self, box: Mailbox) -> None:
@@ -257,7 +257,7 @@ class WorkerPool:
         while True:
             try:
                 news = await box.events(epoch, after)
-            except errors.Unavailable:
+            except errors.PASSING:
                 await asyncio.sleep(_RETRY)
                 continue
             epoch, after = news["epoch"], news["after"]
@@ -303,7 +303,7 @@ class WorkerPool:
             while True:
                 try:
                     return await box.put(key, packed)
-                except errors.Unavailable:
+                except errors.PASSING:
                     await asyncio.sleep(_RETRY)
                 except errors.ApiError:  # the mailbox was closed meanwhile
                     return None

@@ -283,7 +283,7 @@ async def with_retries(copy: Callable[[], Awaitable[Report]]) -> Report:
     for attempt in range(_TRIES):
         try:
             return await copy()
-        except errors.Unavailable:
+        except errors.PASSING:
             if attempt == _TRIES - 1:
                 raise
             await asyncio.sleep(random.uniform(0.2, 0.5) * 2**attempt)  # noqa: S311 - no secret

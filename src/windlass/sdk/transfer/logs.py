@@ -308,8 +308,9 @@ class _Readers:
                 await _copy(self._store, self._choice, replica, self._sink, cursor, follow=True)
             except errors.NotFound:
                 break
-            except errors.Unavailable:
-                # The server or the node is unreachable for a moment; the log still exists.
+            except errors.PASSING:
+                # The server or the node is unreachable, or has too many of our streams; the log
+                # still exists.
                 await asyncio.sleep(_RETRY)
                 continue
             except errors.BadRequest:
@@ -323,7 +324,7 @@ class _Readers:
                 break
             await asyncio.sleep(_RETRY)
         while looks:
-            with contextlib.suppress(errors.Unavailable):
+            with contextlib.suppress(*errors.PASSING):
                 if await _rest(self._store, self._choice, replica, self._sink, cursor):
                     return
                 looks -= 1
@@ -335,7 +336,7 @@ class _Readers:
             current = await self._store.get(core.Pod, replica.pod, self._choice.namespace)
         except errors.NotFound:
             return "gone"
-        except errors.Unavailable:
+        except errors.PASSING:
             return "there"
         if current.uid != replica.uid:
             return "gone"

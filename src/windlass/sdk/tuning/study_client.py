@@ -94,10 +94,10 @@ class StudyClient:
                 continue
 
     async def _ask(self, method: str, path: str, body: Any) -> dict[str, Any]:
-        """A request that may be repeated, sent again while the server is away."""
+        """A request that may be repeated, sent again while the server is away or overloaded."""
         for pause in _PAUSES:
             try:
                 return await self._client.request(method, path, body)
-            except (errors.Unavailable, errors.AnswerLost):
+            except errors.PASSING:
                 await asyncio.sleep(pause)
         return await self._client.request(method, path, body)
