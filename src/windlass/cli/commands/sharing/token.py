@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -188,19 +189,35 @@ def rotate(out: Output, name: str, write: Path | None, target: base.Target) -> N
         made = await asked.rotate(old)
         access = session.store.access
         if access.context and _bare(access.user.token) == old:
-            path = Path(access.source)
-            tokens.write_kubeconfig(path, access, made["token"], session.namespace, access.context)
-            return {**made, "token": "", "file": str(path)}
+            path, space = Path(access.source), session.namespace
+
+            def save() -> dict[str, Any]:
+                tokens.write_kubeconfig(path, access, made["token"], space, access.context)
+                return {**made, "token": "", "file": str(path)}
+
+            return _or_shown(out, made, save)
         if not write:
             return made
-        return token_output.written(
-            session, made, write / f"{made['user']}.kubeconfig", session.namespace
+        file = write / f"{made['user']}.kubeconfig"
+        return _or_shown(
+            out, made, lambda: token_output.written(session, made, file, session.namespace)
         )
 
     made = client_session.call(target, work)
     token_output.show(out, [made])
     out.hint(f"Token {made['replaces']} is revoked.")
     out.result(made, names=[made["token"] or made["file"]])
+
+
+def _or_shown(
+    out: Output, made: dict[str, Any], save: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """What `save` returns; if it fails, the token itself: the old one is revoked already."""
+    try:
+        return save()
+    except (OSError, exit_codes.CliError) as problem:
+        out.warn(f"The token is shown, because it could not be written: {problem}")
+        return made
 
 
 def _chosen(known: list[dict[str, Any]], name: str) -> str:
