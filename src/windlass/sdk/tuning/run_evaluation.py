@@ -24,6 +24,8 @@ from windlass.store import errors
 
 LABEL_STUDY = "windlass.dev/study"
 LABEL_TRIAL = "windlass.dev/trial"
+STARTED = "windlass.dev/trial-started"
+"""Annotation: when the trial started. A study that was deleted and begun again has other times."""
 _STEPS = ("step", "epoch", "iteration")
 """Metrics that say to which step a reported value belongs."""
 
@@ -78,10 +80,9 @@ class RunEvaluation:
         self._active[name] = trial
         value = _filled(self._template, trial, name, self._study)
         try:
-            # A run that was stopped with the program that started it begins again.
             with contextlib.suppress(errors.NotFound):
                 found = await store.get(run.Run, name, self._client.namespace)
-                if found.status.phase == "Stopped" or found.spec.stop:
+                if self._is_replaced(found, trial):
                     await self._remove(found)
             made = await self._created(value, trial)
         except Exception:
@@ -89,6 +90,17 @@ class RunEvaluation:
             raise
         self._uids[name] = made.uid
         self._changed(made)
+
+    def _is_replaced(self, found: run.Run, trial: Trial) -> bool:
+        """A run that was stopped with the program that started it begins again. One of a deleted
+        study of this name has other parameters: its result is not that of the trial."""
+        if not self._is_of_study(found):
+            return False
+        stopped = found.status.phase == "Stopped" or found.spec.stop
+        return stopped or (found.finished and not _is_of_trial(found, trial))
+
+    def _is_of_study(self, found: run.Run) -> bool:
+        return (found.metadata.labels or {}).get(LABEL_STUDY) == self._study
 
     async def _created(self, value: dict[str, Any], trial: Trial) -> run.Run:
         """The run of the trial; an existing one, if a program before this one has created it."""
@@ -99,11 +111,15 @@ class RunEvaluation:
             return await submission.create(store, value)
         except errors.AlreadyExists:
             found = await store.get(run.Run, self.run_name(trial), namespace)
-            labels = found.metadata.labels or {}
-            if labels.get(LABEL_STUDY) != self._study:
+            if not self._is_of_study(found):
                 raise errors.Conflict(
                     f"run {found.name} exists and is no trial of study {self._study}; choose "
                     "another name for the study"
+                ) from None
+            if not _is_of_trial(found, trial):
+                raise errors.Conflict(
+                    f"run {found.name} is of an earlier study of this name and has not ended; stop "
+                    f"it (windlass stop {found.name}), or choose another name"
                 ) from None
             return found
 
@@ -186,6 +202,10 @@ class RunEvaluation:
         await asyncio.gather(*(self._stop(name) for name in list(self._active)))
 
 
+def _is_of_trial(found: run.Run, trial: Trial) -> bool:
+    return (found.metadata.annotations or {}).get(STARTED) == str(trial.started)
+
+
 def _metrics(current: run.Run) -> dict[str, float]:
     progress = current.status.progress
     return dict(progress.metrics or {}) if progress is not None else {}
@@ -199,6 +219,9 @@ def _filled(template: Mapping[str, Any], trial: Trial, name: str, study: str) ->
     metadata["name"] = name
     metadata["labels"] = {
         **(metadata.get("labels") or {}), LABEL_STUDY: study, LABEL_TRIAL: str(trial.number)
+    }  # fmt: skip
+    metadata["annotations"] = {
+        **(metadata.get("annotations") or {}), STARTED: str(trial.started)
     }  # fmt: skip
     names = "|".join(map(re.escape, sorted(trial.params, key=len, reverse=True)))
     pattern = re.compile(rf"\$(?:\{{({names})\}}|({names})(?![A-Za-z0-9_]))")
