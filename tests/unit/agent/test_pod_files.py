@@ -55,7 +55,7 @@ def test_without_code_paths_begin_in_the_work_folder(pod: Path) -> None:
 
 @pytest.mark.parametrize(
     "path", ["/windlass/token/token", "/windlass/token", "../token/token", "/etc/passwd",
-             "/windlass/../pod.json", "sub/../../token/token"],
+             "/windlass/../pod.json", "sub/../../token/token", "sub\0f"],
 )  # fmt: skip
 def test_what_is_not_the_jobs_is_not_read(pod: Path, path: str) -> None:
     for read in (PodFiles(pod).entries, PodFiles(pod).open):

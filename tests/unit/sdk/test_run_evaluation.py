@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import queue
-from typing import Any
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 

@@ -100,6 +100,8 @@ class PodFiles:
         parts = [part for part in inside.split("/") if part not in ("", ".")]
         if ".." in parts:
             raise NotReadable(f"{path}: leave out `..`")
+        if "\0" in path:
+            raise NotReadable("a path has no NUL character")
         if parts and parts[0] in _CLOSED:
             raise NotReadable(f"{path} cannot be read")
         if parts and (volumes / parts[0]).is_dir() and not (volumes / parts[0]).is_symlink():

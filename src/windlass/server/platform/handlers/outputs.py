@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -49,6 +49,7 @@ _REMEMBERED_SECONDS = 10.0
 _AT_ONCE = 50
 _LONGEST_NAME = 255
 COMPONENT = "windlass-server"
+T = TypeVar("T")
 _STORED_QUOTAS = 4
 """Stored content may be this many times the quota: what no run names any more, such as earlier
 checkpoints, stays for two days."""
@@ -69,6 +70,12 @@ class File(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 class Manifest(msgspec.Struct):
     files: Annotated[list[File], Meta(max_length=MOST_FILES)]
+
+
+class _Listed(msgspec.Struct):
+    """A manifest that is passed on as it is."""
+
+    files: msgspec.Raw
 
 
 class Check(msgspec.Struct):
@@ -113,8 +120,9 @@ class OutputService:
             item: dict[str, Any] = {"replica": replica, **msgspec.to_builtins(collected)}
             item["files"] = []
             if collected.manifest:
-                found = await self._manifest(owner.namespace, collected.manifest)
-                item["files"] = msgspec.to_builtins(found.files)
+                # Was checked when it was published; there may be very many files.
+                found = await self._manifest(owner.namespace, collected.manifest, _Listed)
+                item["files"] = found.files
             items.append(item)
         return _reply("OutputList", {"run": owner.name, "items": items})
 
@@ -154,7 +162,7 @@ class OutputService:
             "attempt": key.attempt, "moment": given.moment, "message": given.message,
         }  # fmt: skip
         if given.manifest:
-            found = await self._manifest(owner.namespace, given.manifest)
+            found = await self._manifest(owner.namespace, given.manifest, Manifest)
             size = await self._complete(owner.namespace, found)
             await self._check_quota(call, key, size)
             entry |= {"manifest": given.manifest, "files": len(found.files), "bytes": size}
@@ -181,13 +189,13 @@ class OutputService:
 
     # --- content
 
-    async def _manifest(self, namespace: str, digest: str) -> Manifest:
+    async def _manifest(self, namespace: str, digest: str, kind: type[T]) -> T:
         blob = BlobRef(namespace, digest.removeprefix("sha256:"))
         data = await self._blobs.read(blob, MOST_MANIFEST)
         if data is None:
             raise errors.BadRequest(f"the list of files {digest} was not sent, or is too long")
         try:
-            return await asyncio.to_thread(msgspec.json.decode, data, type=Manifest)
+            return await asyncio.to_thread(msgspec.json.decode, data, type=kind)
         except msgspec.MsgspecError as problem:
             raise errors.BadRequest(f"the list of files is not valid: {problem}") from problem
 
@@ -220,7 +228,7 @@ class OutputService:
                 if collected.manifest:
                     named.add((owner.namespace, collected.manifest))
                     try:
-                        found = await self._manifest(owner.namespace, collected.manifest)
+                        found = await self._manifest(owner.namespace, collected.manifest, Manifest)
                     except errors.BadRequest as problem:
                         # The storage lost it: what it named is lost, and the others are not.
                         _log.warning("outputs of run %s: %s", owner.name, problem.message)

@@ -9,11 +9,12 @@ the same files while the replica ran.
 
 from __future__ import annotations
 
-import json
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
+import msgspec
 from aiohttp import web
 
 from windlass.kinds import codec
@@ -27,6 +28,12 @@ from windlass.store import errors, interface
 
 _FIRST_BYTE_SECONDS = 5.0
 _NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+class _Listing(msgspec.Struct):
+    """The answer of an agent, whose items may be very many: they are passed on as they are."""
+
+    items: msgspec.Raw
 
 
 class FileGateway(Protocol):
@@ -48,9 +55,10 @@ class PodFileService:
     async def list(self, call: PlatformCall) -> web.Response:
         pod = await self._pod(call)
         path, owner = call.query.get("path", ""), call.identity.is_master
-        found = json.loads(await self._nodes().files(pod, path, owner=owner))
+        answer = await self._nodes().files(pod, path, owner=owner)
+        found = await asyncio.to_thread(msgspec.json.decode, answer, type=_Listing)
         head = {"kind": "FileList", "apiVersion": f"{paths.GROUP}/{paths.VERSION}"}
-        return json_response({**head, "items": found["items"]})
+        return json_response({**head, "items": found.items})
 
     async def content(self, call: PlatformCall) -> web.StreamResponse:
         pod, path = await self._pod(call), call.query.get("path", "")
