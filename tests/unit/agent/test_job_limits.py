@@ -2,6 +2,7 @@
 
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
@@ -183,3 +184,16 @@ async def test_when_the_disk_is_nearly_full_the_pod_with_the_most_files_ends(
     assert end.reason == "OutOfDisk"
     assert "nearly full" in end.message
     assert (await node.phase("Running", "small")).status.phase == "Running"
+
+
+def test_a_pod_that_is_being_removed_hides_no_other_one(tmp_path, monkeypatch):
+    pods = [tmp_path / name for name in ("gone", "large")]
+    ended_pods = []
+    context = SimpleNamespace(folder=tmp_path, limits=job_limits.JobLimits(disk=MIB))
+    watch = disk_usage.DiskWatch(context)
+    monkeypatch.setattr(watch, "_running", lambda: ((each, {}) for each in pods))
+    monkeypatch.setattr(disk_usage, "_end", lambda folder, *_, **__: ended_pods.append(folder))
+    pods[1].mkdir()
+    (pods[1] / "file").write_bytes(b"x" * 2 * MIB)
+    watch.look()
+    assert ended_pods == [pods[1]]

@@ -73,6 +73,9 @@ class DiskWatch:
             except TooDeep:
                 _end(folder, f"its folders are nested deeper than {_DEEPEST} levels")
                 continue
+            except OSError as problem:  # it is being removed; the others are looked at all the same
+                log.warning("disk usage of the pod in %s is not known: %s", folder.name, problem)
+                continue
             found.append((used, folder))
             if used > limit:
                 _end(folder, f"its files took more than its limit of {quantity.of_bytes(limit)}",
