@@ -207,6 +207,36 @@ async def test_a_full_disk_refuses_writes_and_recovers(tmp_path: Path) -> None:
     await mvcc.close()
 
 
+@pytest.mark.parametrize(
+    ("name", "again"), [("SQLITE_IOERR", "restart Windlass"), ("SQLITE_BUSY", "try again")]
+)
+async def test_writes_are_refused_when_no_transaction_begins(
+    tmp_path: Path, name: str, again: str
+) -> None:
+    mvcc = MvccStore(tmp_path / "s.db", lambda _: None)
+    real = mvcc._writer
+
+    class Writer:
+        """Begins nothing."""
+
+        in_transaction = False
+
+        def execute(self, sql: str) -> None:
+            problem = sqlite3.OperationalError(sql)
+            problem.sqlite_errorname = name
+            raise problem
+
+    mvcc._writer = Writer()  # type: ignore[assignment]
+    async with asyncio.timeout(30):
+        outcomes = await asyncio.gather(
+            *(mvcc.write(write(Key(RESOURCE, "a", each))) for each in "xyz"),
+            return_exceptions=True,
+        )
+    assert [again in str(each) for each in outcomes] == [True] * 3
+    mvcc._writer = real
+    await mvcc.close()
+
+
 async def test_an_older_store_is_copied_aside_and_brought_up_to_date(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with sqlite3.connect(path) as old:

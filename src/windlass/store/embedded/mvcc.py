@@ -338,6 +338,8 @@ class MvccStore:
                 if time.perf_counter() >= until:
                     break
         except sqlite3.Error as problem:
+            if not batch:  # the transaction did not begin: those that wait for it have no other
+                batch = [self._pending.popleft() for _ in range(min(BATCH, len(self._pending)))]
             self._fail(batch, problem)
             return
         if not transaction.dirty:
