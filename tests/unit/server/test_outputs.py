@@ -16,6 +16,7 @@ from tests.unit.server.test_pod_tokens import RUNS, a_token
 from tests.unit.server.test_rendezvous import a_gang, a_member
 from windlass.kinds.annotations import OUTPUTS_QUOTA
 from windlass.server.fairness.settings import DEFAULTS
+from windlass.server.platform.handlers import outputs as outputs_handler
 from windlass.server.storage import interfaces
 
 BASE = "/apis/platform.windlass.dev/v1alpha1/namespaces/default/runs/{}/outputs"
@@ -167,6 +168,22 @@ async def test_content_that_is_never_published_is_bounded_by_the_quota(served: S
     refused = await served.call("PATCH", path, data=b"x" * 1000, headers=headers, token=token)
     assert refused.code == 403
     assert "windlass outputs quota SIZE -N default" in refused.body["message"]
+
+
+async def test_a_list_of_very_many_files_is_read_by_replica(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs_handler, "_MOST_LISTED", 3)
+    for pod in await a_gang(served):
+        token = await a_token(served, pod)
+        await send(served, token, CONTENT)
+        listed = await send(served, token, manifest(a_file("a"), a_file("b")))
+        assert (await publish(served, token, manifest=listed)).code == 204
+    refused = await served.call("GET", BASE.format("job"))
+    assert refused.code == 413
+    assert "windlass cp --list job/worker-0:" in refused.body["message"]
+    (item,) = (await served.call("GET", f"{BASE.format('job')}?replica=worker-1")).body["items"]
+    assert (item["replica"], len(item["files"])) == ("worker-1", 2)
 
 
 async def test_a_list_of_many_files_is_checked_whole(served: Served) -> None:

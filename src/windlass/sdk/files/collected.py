@@ -38,9 +38,10 @@ class OutputFile:
     """Where a symbolic link leads."""
 
 
-async def files_of(store: KubernetesStore, owner: run.Run) -> list[OutputFile]:
-    """All files that are kept of a run."""
-    status, _, body = await store.raw("GET", _path(owner))
+async def files_of(store: KubernetesStore, owner: run.Run, replica: str = "") -> list[OutputFile]:
+    """All files that are kept of a run, or of one replica."""
+    query = [("replica", replica)] if replica else []
+    status, _, body = await store.raw("GET", _path(owner), query=query)
     answer = platform_api.json_object(body)
     if status >= 300:
         raise errors.from_status(answer, status)
@@ -112,7 +113,7 @@ class CollectedFiles:
 
     async def _read(self) -> dict[str, OutputFile]:
         if self._files is None:
-            found = await files_of(self._store, self._owner)
+            found = await files_of(self._store, self._owner, self._replica)
             self._files = {each.path: each for each in found if each.replica == self._replica}
         return self._files
 

@@ -25,14 +25,14 @@ async def download(
 ) -> copying.Report:
     """Copies all outputs of a run; those of several replicas into a folder each. Absolute paths
     are placed below the folder `absolute`, those of `$WINDLASS_OUTPUTS` below `outputs`."""
-    found = await collected.files_of(store, owner)
-    if not found:
+    kept = owner.status.outputs or {}
+    replicas = sorted(replica for replica, each in kept.items() if each.files)
+    if not replicas:
         raise PathError(f"run {owner.name} has no outputs; declare them with --output PATH")
-    replicas = sorted({each.replica for each in found})
     total = copying.Report()
     for replica in replicas:
         into = destination if len(replicas) == 1 else f"{destination.rstrip('/')}/{replica}"
-        groups = _by_base([each for each in found if each.replica == replica])
+        groups = _by_base(await collected.files_of(store, owner, replica))
         for base, folder in _FOLDERS.items():
             if chosen := groups[base]:
                 source = collected.CollectedFiles(store, owner, replica, chosen)
@@ -54,7 +54,7 @@ async def load(store: KubernetesStore, owner: run.Run, name: str, replica: str =
     """What `windlass.save(obj, name)` wrote in a replica. The content is unpickled: load only what
     your team's runs saved."""
     wanted = {f"{collected.OWN_FOLDER}/{name}{suffix}": suffix for suffix in (PICKLED, "")}
-    found = await collected.files_of(store, owner)
+    found = await collected.files_of(store, owner, replica)
     for each in sorted(found, key=lambda file: file.replica):
         if each.path in wanted and replica in ("", each.replica) and each.digest:
             pieces = [piece async for piece in collected.content(store, owner, each.digest)]

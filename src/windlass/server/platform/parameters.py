@@ -107,6 +107,7 @@ TRIALS = (
     Parameter("after", "only trials with a greater number", {"type": "integer", "minimum": 0}),
     Parameter("limit", "at most this many", _number(MOST_ROWS)),
 )
+OUTPUTS = (Parameter("replica", "only of this replica: ROLE-INDEX"),)
 FILES = (
     Parameter("pod", "a pod of the Run", required=True),
     Parameter("path", "relative to the working folder; default: that folder"),

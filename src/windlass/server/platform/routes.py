@@ -206,7 +206,8 @@ _OUTPUT_ROUTES = (
     ),
     Route(
         f"{_RUN}/outputs", ("GET",), _READ_OUTPUTS, lambda s: s.outputs.list,
-        "Files that replicas of a Run wrote.", "outputs", reply=Reply("OutputList"),
+        "Files that replicas of a Run wrote.", "outputs", parameters=parameters.OUTPUTS,
+        reply=Reply("OutputList"),
     ),
     Route(
         f"{_RUN}/outputs/pod", ("GET",), _OUTPUTS, lambda s: s.outputs.pod,

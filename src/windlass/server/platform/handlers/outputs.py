@@ -44,6 +44,8 @@ USUAL_QUOTA = 50 << 30
 """Bytes of a namespace without the annotation."""
 MOST_FILES = 50_000
 MOST_MANIFEST = 32 << 20
+_MOST_LISTED = 200_000
+"""Files of one answer, if they are of several replicas."""
 _MOST_BODY = 16 << 10
 _REMEMBERED_SECONDS = 10.0
 _AT_ONCE = 50
@@ -113,10 +115,22 @@ class OutputService:
         return _reply("OutputUsage", {"bytes": sum(used.values()), "quota": _quota(space)})
 
     async def list(self, call: PlatformCall) -> web.Response:
-        """The files of each replica."""
-        owner = await self._owner(call)
+        """The files of each replica, or of one."""
+        owner, asked = await self._owner(call), call.query.get("replica", "")
+        chosen = {
+            replica: collected
+            for replica, collected in sorted((owner.status.outputs or {}).items())
+            if asked in ("", replica)
+        }
+        count = sum(each.files for each in chosen.values())
+        if len(chosen) > 1 and count > _MOST_LISTED:
+            raise errors.TooLarge(
+                f"run {owner.name} has {count} files of {len(chosen)} replicas, and a list has at "
+                f"most {_MOST_LISTED}; name a replica: windlass cp --list "
+                f"{owner.name}/{next(iter(chosen))}:"
+            )
         items = []
-        for replica, collected in sorted((owner.status.outputs or {}).items()):
+        for replica, collected in chosen.items():
             item: dict[str, Any] = {"replica": replica, **msgspec.to_builtins(collected)}
             item["files"] = []
             if collected.manifest:
