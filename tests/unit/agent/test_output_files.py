@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from windlass.agent.init import output_files
+from windlass.injob.library.windlass import saving
 
 
 @pytest.fixture
@@ -82,3 +83,22 @@ def test_what_has_too_many_files_is_refused(root: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(output_files, "MOST_FILES", 2)
     with pytest.raises(output_files.TooManyError, match="pack them"):
         found(root, ".")
+
+
+def test_an_object_that_is_being_saved_is_no_output_yet(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meanwhile: list[str] = []
+
+    class Slow:
+        """Collected while it is written."""
+
+        def __reduce__(self) -> tuple[type[int], tuple[()]]:
+            meanwhile.extend(found(root, "/windlass/outputs"))
+            return int, ()
+
+    monkeypatch.setenv("WINDLASS_OUTPUTS", str(root / "outputs"))
+    saving.save(Slow(), "model")
+    assert meanwhile == ["/windlass/outputs/saved"]
+    after = found(root, "/windlass/outputs")
+    assert after == ["/windlass/outputs/model.pickle", "/windlass/outputs/saved"]

@@ -20,6 +20,10 @@ _CREDENTIALS = "token"
 """The folder of the pod's token, which is never an output."""
 
 
+_UNFINISHED = ".windlass-new"
+"""Ends the name of a file that `windlass.save` is writing (`injob.library.windlass.saving`)."""
+
+
 class TooManyError(Exception):
     """More files than a manifest may have; the message is for the user."""
 
@@ -114,7 +118,9 @@ def _walk(folder: str, shown: str, closed: str, depth: int) -> Iterator[Found]:
     except OSError:
         return
     for name in names:
-        if any(ord(char) < 32 or "\ud800" <= char <= "\udfff" for char in name):
+        if name.endswith(_UNFINISHED) or any(
+            ord(char) < 32 or "\ud800" <= char <= "\udfff" for char in name
+        ):
             continue
         real, path = os.path.join(folder, name), f"{shown}/{name}" if shown else name
         try:

@@ -8,6 +8,8 @@ from typing import Any
 
 PICKLED = ".pickle"
 """Ends the file name of an object that is no bytes and no file."""
+UNFINISHED = ".windlass-new"
+"""Ends the name of a file that is being written; `agent.init.output_files` leaves such files out."""
 
 
 def save(value: Any, name: str) -> str:
@@ -29,7 +31,7 @@ def save(value: Any, name: str) -> str:
     raw = isinstance(value, (bytes, bytearray, os.PathLike))
     path = path if raw else path + PICKLED
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    new = f"{path}.{os.getpid()}.new"
+    new = f"{path}.{os.getpid()}{UNFINISHED}"
     try:
         if isinstance(value, os.PathLike):
             shutil.copyfile(os.fspath(value), new)
