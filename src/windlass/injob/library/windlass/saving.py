@@ -9,7 +9,7 @@ from typing import Any
 PICKLED = ".pickle"
 """Ends the file name of an object that is no bytes and no file."""
 UNFINISHED = ".windlass-new"
-"""Ends the name of a file that is being written; `agent.init.output_files` leaves such files out."""
+"""Ends the name of a file that is being written, which `agent.init.output_files` leaves out."""
 
 
 def save(value: Any, name: str) -> str:
