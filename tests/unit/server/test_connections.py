@@ -14,6 +14,8 @@ from aiohttp import web
 
 from tests.harness.waiting import until_async
 from tests.unit.server.conftest import Served
+from tests.unit.server.test_pod_tokens import a_token
+from tests.unit.server.test_rendezvous import a_gang
 from windlass.server.auth import certificates
 from windlass.server.fairness import settings
 from windlass.server.http import bodies, connections
@@ -111,6 +113,18 @@ async def test_a_body_that_stops_coming_is_answered_408(
     pipe = await opened(port)
     body = ("Content-Length: 100", "Content-Type: application/json")
     pipe[1].write(head(served, MAPS, *body, method="POST") + b'{"metadata"')
+    assert (await answer(pipe))[0] == 408
+
+
+async def test_a_pod_whose_report_stops_coming_is_answered_408(
+    served: Served, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "BODY_SECONDS", -60.0)
+    token = await a_token(served, (await a_gang(served))[0])
+    place = "/apis/platform.windlass.dev/v1alpha1/namespaces/default/runs/job/outputs/check"
+    pipe = await opened(port)
+    body = ("Content-Length: 100", "Content-Type: application/json")
+    pipe[1].write(head(served, place, *body, method="POST", token=token) + b'{"bytes"')
     assert (await answer(pipe))[0] == 408
 
 

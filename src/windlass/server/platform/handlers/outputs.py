@@ -31,6 +31,7 @@ from windlass.kinds.types import core, run
 from windlass.kinds.types.field_types import Digest
 from windlass.kinds.values import quantity, times
 from windlass.server.auth.pod_authorizer import live_pod
+from windlass.server.http import bodies
 from windlass.server.http.responses import json_response
 from windlass.server.platform import paths
 from windlass.server.platform.call import PlatformCall
@@ -314,13 +315,9 @@ class OutputService:
 
 
 async def _body(call: PlatformCall, kind: type[Any]) -> Any:
-    data = bytearray()
-    async for piece in call.request.content.iter_chunked(_MOST_BODY):
-        data += piece
-        if len(data) > _MOST_BODY:
-            raise errors.TooLarge(f"the request has more than {_MOST_BODY} bytes")
+    data = await bodies.read(call.request, _MOST_BODY)
     try:
-        return msgspec.json.decode(bytes(data), type=kind)
+        return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as problem:
         raise errors.BadRequest(f"the request is not valid: {problem}") from problem
 
