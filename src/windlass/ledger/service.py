@@ -81,14 +81,25 @@ class Ledger:
             return self._repository
 
     async def ask(self, query: Callable[[LedgerRepository], T]) -> T:
-        """The result of the query, which runs in a thread."""
+        """The result of the query, which runs in a thread. Unavailable while the database does not
+        answer: a client repeats the request."""
         from windlass.ledger.db.repository import LedgerError
 
         try:
             repository = await self.repository()
         except LedgerError as problem:
             raise errors.Unavailable(str(problem)) from problem
-        return await asyncio.to_thread(query, repository)
+        from sqlalchemy import exc
+
+        try:
+            return await asyncio.to_thread(query, repository)
+        except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as problem:
+            # Without the statement, whose parameters are what users stored.
+            reason = getattr(problem, "orig", None) or problem
+            log.warning("the database of the ledger does not answer: %s", reason)
+            raise errors.Unavailable(
+                "the database of the ledger does not answer; try again later"
+            ) from problem
 
     async def stop(self) -> None:
         if self._repository is not None:
