@@ -195,6 +195,52 @@ async def test_no_volume_hides_the_state_folder_or_python(shared):
         assert "would hide" in (await shared.phase("Failed", f"p{number}")).status.message
 
 
+@pytest.fixture
+def closed_folder(tmp_path_factory):
+    """A folder of root that others may not enter, with a file, and links beside it that lead into
+    it: to what is there, to what is not there, and through a link in it to a system folder."""
+    machine = tmp_path_factory.mktemp("machine")
+    closed = machine / "closed"
+    closed.mkdir(mode=0o700)
+    (closed / "is-there").touch()
+    (closed / "system").symlink_to("/etc")
+    for name in ("is-there", "is-not-there", "system"):
+        (machine / f"link-{name}").symlink_to(closed / name)
+    for parent in (machine, *machine.parents):
+        if parent.stat().st_mode & 0o001 == 0:
+            parent.chmod(0o711)
+    return closed
+
+
+async def test_a_target_says_nothing_of_what_is_closed_to_the_pod(shared, closed_folder):
+    beside = closed_folder.parent
+    said = set()
+    for number, path in enumerate((
+        closed_folder / "is-there", closed_folder / "is-not-there", closed_folder / "system/passwd",
+        beside / "link-is-there", beside / "link-is-not-there", beside / "link-system",
+        beside / "absent",
+    )):  # fmt: skip
+        await shared.create(
+            "true", f"p{number}", volumes=[{"name": "v", "emptyDir": {}}],
+            volume_mounts=[core.VolumeMount(name="v", mount_path=str(path))],
+        )  # fmt: skip
+        message = (await shared.phase("Failed", f"p{number}")).status.message
+        said.add(message.replace(str(path), "PATH"))
+    (one,) = said
+    assert "does not exist on this node, or is closed to user 200000" in one
+
+
+def test_links_are_followed_only_where_the_user_could_follow_them(closed_folder):
+    found, beside = privileges.resolved_for, closed_folder.parent
+    (beside / "open").mkdir(mode=0o755)
+    (beside / "to-open").symlink_to("open")
+    (beside / "loop").symlink_to("loop")
+    assert found(f"{beside}/to-open/x/y", 200_000) == beside / "open/x/y"
+    assert found(f"{beside}/link-system/passwd", 200_000) == closed_folder / "system/passwd"
+    assert found(f"{closed_folder}/system", 0) == Path("/etc").resolve()
+    assert found(f"{beside}/loop/x", 200_000) == beside / "loop/x"
+
+
 async def test_the_tree_of_another_user_is_killed_with_its_shim(shared):
     await shared.create("setsid sleep 1000 & echo $! > left; touch ready; wait")
     pod = await shared.phase("Running")

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 FIRST_USER, LAST_USER = 200_000, 265_535
 """User ids that no distribution assigns to users or services; 65,536 of them."""
+_MOST_LINKS = 40
+"""As in the kernel: a path with more is a loop."""
 Isolation = Literal["user", "process"]
 
 
@@ -110,6 +112,23 @@ def closed_above(path: Path, user: int) -> Path | None:
         if not found.st_mode & needed:
             return folder
     return None
+
+
+def resolved_for(path: str, user: int) -> Path:
+    """The path without the symbolic links that the user could follow. Below a folder that the user
+    may not traverse nothing is read, so that the result says nothing of what is there."""
+    done, left, links = Path("/"), [*reversed(Path(os.path.normpath(path)).parts[1:])], 0
+    while left:
+        if not reachable(done / "x", user):
+            return done.joinpath(*reversed(left))
+        step = done / left.pop()
+        if step.is_symlink() and links < _MOST_LINKS:
+            links += 1
+            target = Path(os.path.normpath(done / step.readlink()))
+            done, left = Path("/"), [*left, *reversed(target.parts[1:])]
+        else:
+            done = step
+    return done
 
 
 def own_software() -> list[Path]:

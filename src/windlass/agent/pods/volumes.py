@@ -374,7 +374,7 @@ def mount_target(mount_path: str, folder: PodFolder) -> str:
     on which the isolation of the pod depends."""
     if folder.inside(mount_path) is not None:
         return folder.mapped(mount_path)
-    path = os.path.realpath(mount_path)
+    path = _resolved(mount_path, folder)
     own = [folder.teams.parent, *_software()]
     reserved = [Path(each) for each in _RESERVED] if folder.user is not None else [Path("/proc")]
     for each in [*reserved, *own]:
@@ -493,9 +493,10 @@ def _prepare_target(pod: core.Pod, mount: core.VolumeMount, folder: PodFolder) -
             inside = folder.root / "tmp" / elsewhere.relative_to(TMP)
             _make_target(source / mount.sub_path, inside, folder)
             return
-        if not elsewhere.exists() and not _is_hidden(elsewhere, folder):
+        if not _exists_for(elsewhere, folder) and not _is_hidden(elsewhere, folder):
+            closed = "" if folder.user is None else f", or is closed to user {folder.user}"
             raise VolumeRejected(
-                f"mountPath {mount.mount_path} does not exist on this node: make it there "
+                f"mountPath {mount.mount_path} does not exist on this node{closed}: make it there "
                 f"(mkdir -p {mount.mount_path}), or mount below {ROOT}"
             )
         return
@@ -515,6 +516,18 @@ def _prepare_target(pod: core.Pod, mount: core.VolumeMount, folder: PodFolder) -
         raise VolumeRejected(
             f"two volumes are mounted at {mount.mount_path}; without root each needs its own path"
         ) from None
+
+
+def _resolved(mount_path: str, folder: PodFolder) -> str:
+    if folder.user is None:
+        return os.path.realpath(mount_path)
+    return str(privileges.resolved_for(mount_path, folder.user))
+
+
+def _exists_for(path: Path, folder: PodFolder) -> bool:
+    """Whether the pod's user finds something there. For what is closed to that user the answer is
+    no, whether it exists or not."""
+    return (folder.user is None or privileges.reachable(path, folder.user)) and path.exists()
 
 
 def _make_target(source: Path, target: Path, folder: PodFolder) -> None:
