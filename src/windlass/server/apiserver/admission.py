@@ -7,19 +7,22 @@ ValidatingAdmissionPolicy has the same rules.
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 import msgspec
 
 from windlass.control.model import capabilities, unsupported
 from windlass.kinds import reasons
-from windlass.kinds.types import queue, run
+from windlass.kinds.types import cronrun, queue, run
 from windlass.kinds.types.resource import Resource
-from windlass.server.auth.authorization import refusal
+from windlass.server.auth import ownership, privileges
+from windlass.server.auth.authorization import Rights, refusal
 from windlass.server.auth.identity import Attributes, Identity
 from windlass.store import errors
 from windlass.store.embedded.api import Api
 from windlass.store.embedded.client import EmbeddedStore
+from windlass.store.embedded.options import Json, Review
 
 _USER_PATHS: dict[str, tuple[str, ...]] = {
     "runs.windlass.dev": ("spec", "user"),
@@ -165,6 +168,56 @@ async def admit_patch(
     others = {user for user in named if user and user != identity.user}
     if others and others != {await _current(api, resource, target, path)}:
         raise _other_user(identity, resource, {"metadata": {"name": target[1]}})
+
+
+async def reviewer(
+    rights: Rights, identity: Identity, resource: Resource, target: tuple[str, str]
+) -> Review | None:
+    """The rules for an update that compare the objects before and after it."""
+    if identity.is_master:
+        return None
+    if resource.key == run.Run.resource.key:
+        wanted = ownership.removing_finalizers(*target)
+        if not await rights.allowed(identity, wanted):
+            return functools.partial(_keep_finalizer, identity, wanted)
+    if resource.key == cronrun.CronRun.resource.key:
+        runs = run.Run.resource
+        wanted = Attributes(privileges.VERB, runs.group, runs.plural, "", *target)
+        may = await rights.allowed(identity, wanted)
+        return functools.partial(_follow_editor, identity, None if may else wanted)
+    return None
+
+
+def _keep_finalizer(identity: Identity, wanted: Attributes, old: Json, new: Json) -> Json:
+    before, after = (each["metadata"].get("finalizers") or () for each in (old, new))
+    if run.FINALIZER_LEDGER in before and run.FINALIZER_LEDGER not in after:
+        raise refusal(identity, wanted, ownership.KEPT_FOR_LEDGER)
+    return new
+
+
+def _follow_editor(identity: Identity, refused: Attributes | None, old: Json, new: Json) -> Json:
+    """The CronRun with the caller as its user, if the caller changes what it starts or when.
+    `refused`: the right to a priority above the default, if the caller lacks it."""
+    before, after = old["spec"], new["spec"]
+    if all(before.get(name) == after.get(name) for name in ownership.OF_THE_USER):
+        return new
+    template = after["template"]
+    spec = template["spec"]
+    if refused is not None:
+        _check_privileges(identity, refused, spec)
+    if spec.get("user") == identity.user:
+        return new
+    # Names of others were refused before: this is the user of the last change, or none.
+    template = {**template, "spec": {**spec, "user": identity.user}}
+    return {**new, "spec": {**after, "template": template}}
+
+
+def _check_privileges(identity: Identity, refused: Attributes, spec: Json) -> None:
+    """Also for what stays as it was: the command beside it may be another one."""
+    if spec.get("priority", privileges.HIGHEST) > privileges.HIGHEST:
+        raise refusal(identity, refused, privileges.TOO_HIGH)
+    if spec.get("preemptible") is False:
+        raise refusal(identity, refused, privileges.NOT_PREEMPTIBLE)
 
 
 async def _current(

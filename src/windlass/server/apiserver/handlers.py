@@ -33,7 +33,7 @@ from windlass.server.http.request_handler import RequestRecord
 from windlass.server.http.responses import JSON_HEADERS, json_response
 from windlass.store import errors
 from windlass.store.embedded.api import Api
-from windlass.store.embedded.options import RawEvent, RawList, WriteOptions
+from windlass.store.embedded.options import RawEvent, RawList, Review, WriteOptions
 
 _LOG_TIMEOUT = 2.0
 """How long a log may be silent before its client gets the response headers."""
@@ -171,6 +171,7 @@ class Objects:
             await admission.admit_queue(self._api, target.resource, place, body)
             await self._admit_privileges(call, place, body)
             await admission.sign_override(self._api, call.identity, target.resource, place, body)
+            options.review = await self._reviewer(call, place)
         data = await self._api.replace(
             target.resource, target.namespace, target.name, body, options, target.subresource
         )
@@ -186,6 +187,7 @@ class Objects:
             await admission.admit_queue(self._api, target.resource, place, patch)
             await self._admit_privileges(call, place, patch)
             await admission.sign_override(self._api, call.identity, target.resource, place, patch)
+            options.review = await self._reviewer(call, place)
         data = await self._api.patch(
             target.resource, target.namespace, target.name, patch, patch_type, options,
             target.subresource,
@@ -195,6 +197,9 @@ class Objects:
     def _admit_change(self, call: Call) -> None:
         target, size = call.target, call.request.content_length
         self.quota.admit_change(call.identity, target.resource, target.namespace, size)
+
+    async def _reviewer(self, call: Call, place: tuple[str, str]) -> Review | None:
+        return await admission.reviewer(self._rights, call.identity, call.target.resource, place)
 
     async def _admit_privileges(self, call: Call, place: tuple[str, str], change: Any) -> None:
         resource = call.target.resource

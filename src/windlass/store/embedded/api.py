@@ -309,6 +309,8 @@ class Api:
         def request(transaction: Transaction) -> bytes:
             previous, old = _load(transaction, resource, key)
             final = strategy.updated_object(kind, old, edit(old), subresource)
+            if options.review is not None:
+                final = options.review(old, final)
             if final == old:
                 return previous
             if strategy.may_go(final):

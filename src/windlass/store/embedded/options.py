@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -12,6 +13,9 @@ from windlass.store.interface import Propagation
 
 FieldValidation = Literal["Strict", "Warn", "Ignore"]
 PatchType = Literal["merge", "json", "strategic"]
+Json = dict[str, Any]
+Review = Callable[[Json, Json], Json]
+"""Gets the stored object and the one to store; returns the latter, possibly changed, or raises."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ class WriteOptions:
     field_validation: FieldValidation = "Warn"
     warnings: list[str] = dataclasses.field(default_factory=list)
     """Set by the API: warnings about a write that succeeded."""
+    review: Review | None = None
+    """Called in the transaction of an update, so that it sees what the update replaces."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,6 +80,3 @@ class RawEvent:
     type: str
     data: bytes
     initial_end: bool = False
-
-
-Json = dict[str, Any]
