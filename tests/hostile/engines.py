@@ -206,7 +206,9 @@ class KubernetesWorld(World):
         for namespace, node, user in (("blue", "n2", "bob"), ("red", "n1", "rita")):
             name = "works" if namespace == "blue" else "own"
             path = f"{API}/namespaces/{namespace}/runs"
-            made = ok(self.client(user).post(path, run(name)), 201)["metadata"]["uid"]
+            body = run(name)
+            body["metadata"]["finalizers"] = ["windlass.dev/ledger"]
+            made = ok(self.client(user).post(path, body), 201)["metadata"]["uid"]
             held = {"attempt": 0, "epoch": 1, "members": {"worker": [{"node": node}]}}
             status = {"status": {"assignment": held, "phase": "Running"}}
             ok(self.admin.merge(f"{path}/{name}/status", status))

@@ -74,6 +74,10 @@ ROWS: list[Attack] = [
     Attack("a member's run has finalizers of the platform", "rita", "POST", _RUNS,
            run() | {"metadata": {"name": "hostile-run", "finalizers": _FINALIZERS}},
            expected=(*_MADE, 403)),
+    Attack("a member removes what keeps its run for the ledger", "rita", "PATCH", f"{_RUNS}/own",
+           {"metadata": {"finalizers": None}}, kind=MERGE),
+    Attack("a member removes what keeps its run for the ledger by operations", "rita", "PATCH",
+           f"{_RUNS}/own", [{"op": "remove", "path": "/metadata/finalizers"}], kind=JSON_PATCH),
     Attack("a member's run brings its own status", "rita", "POST", _RUNS,
            run() | {"status": {"phase": "Running", "assignment": {
                "attempt": 0, "epoch": 1, "members": {"worker": [{"node": "n1"}]}}}},

@@ -36,6 +36,7 @@ _ABSENT = "asked only of kinds that are installed; here only Jobs are"
 _AGAIN = "what was told before is told again with a count, within minutes"
 _STANDBY = "who does not lead looks when it may"
 _OWNED = "no request: the API server asks for it where owners may be protected, as it does here"
+_LET_GO = "no request: an admission policy asks for it when the finalizer of the ledger goes"
 _SWEPT = "code that nothing names any more is looked for after an hour"
 _GANGS = {("get", kind): _ABSENT for kind in rbac._GANG_SIZES if kind != "jobs.batch"}
 UNUSED: dict[str, dict[tuple[str, str], str]] = {
@@ -61,6 +62,7 @@ UNUSED: dict[str, dict[tuple[str, str], str]] = {
         ("watch", "leases.coordination.k8s.io"): _STANDBY,
         ("create", "events"): "told when a budget is nearly used, used up, or open again",
         ("list", "cronruns.windlass.dev"): _SWEPT,
+        ("update", "runs.windlass.dev/finalizers"): _LET_GO,
     },
 }
 """By account: what one scenario cannot make it use, and why it is granted all the same."""

@@ -29,7 +29,7 @@ from windlass.server.platform import routes
 
 pytestmark = pytest.mark.kubernetes
 
-USERS = {"alice": [], "bob": [], "vera": [], "vic": []}
+USERS = {"alice": [], "bob": [], "carol": [], "vera": [], "vic": []}
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,7 @@ def place(
         made.add_node()
         made.add_team("red", "alice")
         made.add_team("blue", "bob")
+        made.bind("blue", "carol", "windlass-member")
         made.bind("red", "vic", "windlass-viewer")
         try:
             made.start("scheduler")
@@ -394,6 +395,77 @@ def test_no_user_submits_in_the_name_of_another(place: Installation) -> None:
         "spec": {"schedule": "0 0 1 1 *", "template": template},
     }  # fmt: skip
     assert bob.post(crons, cron).status == 403
+
+
+OTHER_JOB = {"spec": {"template": {"spec": {"roles": [{"command": ["false"]}]}}}}
+
+
+def cron_of(name: str, **spec: object) -> dict[str, object]:
+    template = {"spec": {"roles": [{"command": ["true"]}], **spec}}
+    return {
+        "apiVersion": "windlass.dev/v1alpha1", "kind": "CronRun", "metadata": {"name": name},
+        "spec": {"schedule": "0 0 1 1 *", "suspend": True, "template": template},
+    }  # fmt: skip
+
+
+def user_of(answer: rest.Answer) -> str:
+    return str(ok(answer)["spec"]["template"]["spec"]["user"])
+
+
+def test_a_changed_cron_run_counts_for_the_one_that_changed_it(place: Installation) -> None:
+    crons = f"{API}/namespaces/blue/cronruns"
+    path = f"{crons}/shared"
+    bob, carol = (as_user(place.plane, name) for name in ("bob", "carol"))
+    ok(bob.post(crons, cron_of("shared")), 201)
+    waiting.until(
+        lambda: user_of(carol.merge(path, OTHER_JOB, dryRun="All")) == "carol",
+        "the policy is in force", PATIENCE,
+    )  # fmt: skip
+    assert user_of(carol.merge(path, {"spec": {"suspend": False}})) == "bob"
+    assert user_of(carol.merge(path, {"spec": {"suspend": True}})) == "bob"
+    assert user_of(carol.merge(path, {"metadata": {"labels": {"a": "b"}}})) == "bob"
+    assert user_of(carol.merge(path, {"spec": {"schedule": "0 0 2 1 *"}})) == "carol"
+    assert user_of(bob.merge(path, OTHER_JOB)) == "bob"
+    assert user_of(place.rest.merge(path, {"spec": {"schedule": "0 0 3 1 *"}})) == "bob"
+    nameless = {"spec": {"template": {"spec": {"user": None}}}}
+    assert user_of(carol.merge(path, nameless)) == "carol"
+    of_alice = {"spec": {"template": {"spec": {"user": "alice"}}}}
+    assert carol.merge(path, of_alice).status == 403
+
+
+def test_a_changed_cron_run_keeps_no_privileges_that_its_editor_lacks(place: Installation) -> None:
+    crons = f"{API}/namespaces/blue/cronruns"
+    ok(place.rest.post(crons, cron_of("urgent", user="bob", priority=90)), 201)
+    carol = as_user(place.plane, "carol")
+    refused = carol.merge(f"{crons}/urgent", OTHER_JOB)
+    assert refused.status == 403
+    assert "a priority above" in refused.summary
+    ok(carol.merge(f"{crons}/urgent", {"spec": {"suspend": False}}))
+
+
+def test_a_run_is_kept_for_the_ledger_and_its_user_deletes_it(place: Installation) -> None:
+    ours = "windlass.dev/ledger"
+    runs = f"{API}/namespaces/blue/runs"
+    body = {
+        "apiVersion": "windlass.dev/v1alpha1", "kind": "Run",
+        "metadata": {"name": "kept", "finalizers": [ours, "example.org/mine"]},
+        "spec": {"suspend": True, "roles": [{"command": ["true"]}]},
+    }  # fmt: skip
+    bob, path = as_user(place.plane, "bob"), f"{runs}/kept"
+    ok(bob.post(runs, body), 201)
+    removals = [{"metadata": {"finalizers": left}} for left in (None, [], ["example.org/mine"])]
+    waiting.until(
+        lambda: bob.merge(path, removals[0], dryRun="All").status == 403,
+        "the policy is in force", PATIENCE,
+    )  # fmt: skip
+    for removal in removals:
+        refused = bob.merge(path, removal)
+        assert refused.status == 403
+        assert "until its usage is recorded" in refused.summary
+    ok(bob.merge(path, {"metadata": {"finalizers": [ours]}}))
+    ok(bob.delete(path))
+    waiting.until(lambda: place.rest.get(path).status == 404, "the ledger lets it go", PATIENCE)
+    assert place.complaints() == []
 
 
 # --- at the server's own door ---------------------------------------------------------------------

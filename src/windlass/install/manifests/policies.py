@@ -11,7 +11,7 @@ from windlass.install.names import Object
 from windlass.kinds.annotations import OF_AGENTS
 from windlass.kinds.schema import cel_rules
 from windlass.kinds.types import run
-from windlass.server.auth import identity, privileges
+from windlass.server.auth import identity, ownership, privileges
 from windlass.server.platform import paths
 
 _GROUP = "admissionregistration.k8s.io/v1"
@@ -21,6 +21,7 @@ _OURS = f"system:serviceaccount:{rbac.ACCOUNTS[names.CONTROLLERS]}:{names.CONTRO
 """The account of the controllers: they create what users were allowed to ask for."""
 HOST_MOUNTS = "hostMounts"
 """Key of the ConfigMap `engine`: folders of nodes that members' Runs may mount."""
+_NO_MASTER = f"!('{identity.MASTERS}' in request.userInfo.groups)"
 _PRECEDENCE = 700
 """Before the level of all service accounts (9000) and the system's own (800)."""
 
@@ -173,11 +174,12 @@ def agents() -> Iterator[Object]:
 
 
 def admission() -> Iterator[Object]:
-    """The admission policies for what the embedded server checks itself: the user of a Run and the
-    queues that a namespace may use."""
+    """The admission policies for what the embedded server checks itself: the user of a Run, what
+    keeps it for the ledger, and the queues that a namespace may use."""
     yield from changes()
     yield from unaccounted()
     yield from _users()
+    yield from _ledger()
     yield from _budgets()
     yield from _queues()
     yield from _privileges()
@@ -242,8 +244,14 @@ def _kept(change: cel_rules.Change) -> Object:
 
 
 def _users() -> Iterator[Object]:
-    """Sets the user of a Run or CronRun to the user that creates it."""
+    """Sets the user of a Run or CronRun to the user that creates it, and that of a CronRun to the
+    user that changes what it starts or when."""
     group = _GROUP
+    changed = " || ".join(
+        f"has(object.spec.{name}) != has(oldObject.spec.{name}) || "
+        f"(has(object.spec.{name}) && object.spec.{name} != oldObject.spec.{name})"
+        for name in ownership.OF_THE_USER
+    )
     # A Run of a CronRun has the user of the CronRun.
     not_ours = {"name": "not-ours", "expression": f"request.userInfo.username != '{_OURS}'"}
     for kind, resource, path in (
@@ -253,11 +261,15 @@ def _users() -> Iterator[Object]:
         name = f"windlass-user-of-{resource}"
         user = f"object.{'.'.join(path)}.user"
         before = user.replace("object", "oldObject", 1)
+        same = f"oldObject != null && has({before}) && {before} == {user}"
+        nobody, operations = f"!has({user}) || {user} == ''", ["CREATE"]
+        if kind == "CronRun":
+            operations.append("UPDATE")
+            nobody += f" || ({same} && {_NO_MASTER} && ({changed}))"
+            same += f" && !({changed})"
         yield from _policy(group, "Mutating", name, {
-            "matchConstraints": _matching(resource, "CREATE"),
-            "matchConditions": [
-                not_ours, {"name": "nobody", "expression": f"!has({user}) || {user} == ''"},
-            ],
+            "matchConstraints": _matching(resource, *operations),
+            "matchConditions": [not_ours, {"name": "nobody", "expression": nobody}],
             "failurePolicy": "Fail",
             "reinvocationPolicy": "Never",
             "mutations": [
@@ -270,16 +282,9 @@ def _users() -> Iterator[Object]:
                 }
             ],
         }, {})  # fmt: skip
-        same = f"oldObject != null && has({before}) && {before} == {user}"
         yield from _policy(group, "Validating", name, {
             "matchConstraints": _matching(resource, "CREATE", "UPDATE"),
-            "matchConditions": [
-                not_ours,
-                {
-                    "name": "not-a-master",
-                    "expression": "!('system:masters' in request.userInfo.groups)",
-                },
-            ],
+            "matchConditions": [not_ours, {"name": "not-a-master", "expression": _NO_MASTER}],
             "failurePolicy": "Fail",
             "validations": [
                 {
@@ -292,6 +297,31 @@ def _users() -> Iterator[Object]:
                 }
             ],
         }, {"validationActions": ["Deny"]})  # fmt: skip
+
+
+def _ledger() -> Iterator[Object]:
+    """Only the platform and administrators of the cluster remove the finalizer that keeps a Run
+    until its usage is recorded. A deletion is not an update, and adds only finalizers of others."""
+    kept = f"'{run.FINALIZER_LEDGER}' in {{}}.metadata.?finalizers.orValue([])"
+    right = ownership.removing_finalizers("", "")
+    may = (
+        f"authorizer.group('{right.group}').resource('{right.resource}')"
+        f".subresource('{right.subresource}').namespace(object.metadata.namespace)"
+        f".check('{right.verb}').allowed()"
+    )
+    yield from _policy(_GROUP, "Validating", "windlass-ledger-of-runs", {
+        "matchConstraints": _matching("runs", "UPDATE"),
+        "matchConditions": [
+            {
+                "name": "removes-it",
+                "expression": f"{kept.format('oldObject')} && !({kept.format('object')})",
+            },
+        ],
+        "failurePolicy": "Fail",
+        "validations": [
+            {"expression": may, "message": ownership.KEPT_FOR_LEDGER, "reason": "Forbidden"}
+        ],
+    }, {"validationActions": ["Deny"]})  # fmt: skip
 
 
 def _budgets() -> Iterator[Object]:
@@ -375,6 +405,8 @@ def _privileges() -> Iterator[Object]:
         ):
             new, old = f"object.{field}.{name}", f"oldObject.{field}.{name}"
             same = f"oldObject != null && has({old}) && {old} == {new}"
+            if len(path) > 1:  # the command beside it may be another one
+                same = f"oldObject != null && oldObject.{field} == object.{field}"
             rules.append(
                 {
                     "expression": f"!has({new}) || {new} {fine} || ({same}) || {may}",

@@ -81,6 +81,7 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
         (("create", "patch", "delete"), ("runs.windlass.dev",)),
         (("patch",), ("runs.windlass.dev/status", "cronruns.windlass.dev/status")),
         # Owners of what is created: where the cluster asks for the right to hold their deletion.
+        # The finalizer of the ledger is removed where no ledger is any more.
         (("update",), ("runs.windlass.dev/finalizers", "cronruns.windlass.dev/finalizers")),
         (("create", "patch"), ("events",)),
         _CALLERS,
@@ -96,6 +97,8 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
         (("list",), ("nodes.metrics.k8s.io", "pods.metrics.k8s.io")),
         (("create", "patch"), ("events",)),
         (("patch",), ("runs.windlass.dev", "runs.windlass.dev/status")),
+        # To remove the finalizer of the ledger: an admission policy asks for this right.
+        (("update",), ("runs.windlass.dev/finalizers",)),
         (("patch",), ("queues.windlass.dev/status",)),
         _CALLERS,
     ),
