@@ -78,7 +78,7 @@ def test_attacks_that_never_end_are_ended(engine: EmbeddedServer) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_two_thousand_silent_connections_keep_nobody_out(engine: EmbeddedServer) -> None:
+def test_two_thousand_silent_connections_leave_the_server_open(engine: EmbeddedServer) -> None:
     before = handles(engine)
     address = ("127.0.0.1", int(engine.url.rpartition(":")[2]))
     with contextlib.ExitStack() as stack:

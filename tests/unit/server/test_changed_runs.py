@@ -40,7 +40,7 @@ OTHER_JOB = [{"name": "worker", "command": ["false"]}]
         ("merge", {"metadata": {"labels": {"a": "b"}}}, "alice"),
     ],
 )  # fmt: skip
-async def test_who_changes_what_a_cronrun_starts_becomes_its_user(
+async def test_an_editor_of_what_a_cronrun_starts_becomes_its_user(
     served: Served, kind: str, patch: Any, user: str
 ) -> None:
     alice, bob = await member(served, "alice"), await member(served, "bob")

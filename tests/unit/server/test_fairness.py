@@ -88,7 +88,7 @@ async def test_busy_users_take_turns() -> None:
         assert sorted(work.started[turn : turn + 3]) == ["a", "b", "c"]
 
 
-async def test_one_user_never_has_all_seats() -> None:
+async def test_one_user_leaves_requests_of_others_their_turn() -> None:
     work = Work(queues(seats=4, user_seats=2))
     for _ in range(10):
         work.request("flood")
