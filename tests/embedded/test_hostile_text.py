@@ -45,7 +45,9 @@ WALKED = (
     "pipeline steps", "logs evil", "get run \x1b[2J", "why \x1b[2J", "get \u202ekind",
     "scale evil 3", "suspend evil", "resume evil", "rerun evil --dry-run", "prune --dry-run",
     "move evil --queue default", "set-priority evil 10", "simulate /\x1b[2J", "stop \x1b[2J",
-    "study list", "study get \x1b[2J", "tune -s \x1b[2J -- true",
+    "cp evil:/\x1b[2J .", "cp --list evil:", "outputs evil", "outputs list evil", "outputs usage",
+    "port-forward evil \x1b[2J", "secret list", "secret delete \x1b[2J", "study list",
+    "study get \x1b[2J", "tune -s \x1b[2J -- true",
 )  # fmt: skip
 """Every command that prints objects of a cluster, or what it was given. `logs` is walked because
 the run has no pod: its messages must be clean."""

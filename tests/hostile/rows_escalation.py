@@ -106,6 +106,7 @@ TOKENS: list[tuple[object, ...]] = [
     ("creates a token for another", "POST", f"{PLATFORM}/tokens", {"user": "bob"}),
     ("creates a token of a master", "POST", f"{PLATFORM}/tokens",
      {"user": "rita", "groups": ["system:masters"]}),
+    ("replaces the token of another", "POST", f"{PLATFORM}/tokens/$token/rotate"),
     ("revokes the token of another", "DELETE", f"{PLATFORM}/tokens/$token"),
 ]  # fmt: skip
 

@@ -123,6 +123,13 @@ WRITES: list[tuple[object, ...]] = [
     ("gives up claims", "POST", f"{_TEAM}/steps/release", {"owner": "attacker"}),
     ("reads parts of results", "POST", f"{_TEAM}/steps/similar", {"pipeline": "p", "step": "s"}),
     ("puts the result of a step", "PUT", f"{_TEAM}/stepresults/{_KEY}", _RESULT),
+    ("lists the outputs of a run", "GET", f"{_TEAM}/runs/plan/outputs"),
+    ("reads an output", "GET", f"{_TEAM}/runs/plan/outputs/blobs/$digest"),
+    ("sends an output", "PATCH", f"{_TEAM}/runs/plan/outputs/blobs/$digest", b"evil"),
+    ("reads the quota of outputs", "GET", f"{_TEAM}/outputs"),
+    ("asks how the command of a pod fares", "GET", f"{_TEAM}/runs/plan/outputs/pod"),
+    ("asks for space for outputs", "POST", f"{_TEAM}/runs/plan/outputs/check", {"bytes": 1}),
+    ("publishes outputs", "POST", f"{_TEAM}/runs/plan/outputs/publish", {}),
     ("creates a study", "POST", f"{_TEAM}/studies", {"name": "hostile"}),
     ("deletes a study", "DELETE", f"{_TEAM}/studies/search"),
     ("takes over a study", "POST", f"{_TEAM}/studies/search/claim", {"owner": "attacker"}),
@@ -135,6 +142,10 @@ WRITES: list[tuple[object, ...]] = [
     ("executes by GET", "GET", f"{_PODS}/$pod/exec?command=id&stdout=true"),
     ("attaches", "POST", f"{_PODS}/$pod/attach?stdout=true"),
     ("forwards a port", "POST", f"{_PODS}/$pod/portforward?ports=80"),
+]  # fmt: skip
+FILES: list[tuple[str, str, str]] = [
+    ("lists the files of a replica", "GET", f"{_TEAM}/runs/plan/files"),
+    ("reads a file of a replica", "GET", f"{_TEAM}/runs/plan/files/content?path=x"),
 ]  # fmt: skip
 METRICS: list[tuple[str, str, str]] = [
     ("reads the metrics of all pods", "GET", "/apis/metrics.k8s.io/v1beta1/pods"),
@@ -181,6 +192,7 @@ ROWS: list[Attack] = [
     *of({"rita": "a member of another team", "vic": "a viewer of the team"}, WRITES),
     *of({"ada": "an administrator of another team"}, WRITES[:4] + WRITES[16:23]),
     *of({"rita": "a member of another team"}, METRICS, engines=EMBEDDED),
+    *of(_ALL, FILES, engines=EMBEDDED),
     *of({"nobody": "somebody without the mailbox's token"}, WORKERS, expected=UNKNOWN),
     *of(_ALL, PATCHES, kind=MERGE),
     *of({"nobody": "nobody"}, READS[:6] + SECRETS[:2] + WRITES[:3], expected=UNKNOWN),

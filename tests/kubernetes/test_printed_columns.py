@@ -137,5 +137,10 @@ def test_the_image_is_made_as_the_parts_expect_it() -> None:
     assert f"USER {workloads.USER}:{workloads.USER}" in text
     assert workloads.PYTHON == "/usr/local/bin/python3", "where the official image has it"
     assert "FROM docker.io/library/python:" in text
-    for needed in ("busybox-static", "/usr/local/bin/uv", ".[node,postgresql,objectstore]"):
+    for needed in (
+        "busybox-static",
+        "/usr/local/bin/uv",
+        "--require-hashes",
+        "requirements/release.txt",
+    ):
         assert needed in text

@@ -117,7 +117,7 @@ def test_a_method_of_a_path_has_one_route(served: Served) -> None:
         Router(twice, platform.services, platform.router._authorizers)
 
 
-def test_requests_that_move_content_have_no_seat() -> None:
+def test_requests_that_move_content_do_not_count_as_executing() -> None:
     """A slow client would keep the seat from the other requests of its user."""
     moving = [
         route for route in routes.ROUTES

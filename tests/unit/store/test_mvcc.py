@@ -226,7 +226,7 @@ async def test_writes_are_refused_when_no_transaction_begins(
             problem.sqlite_errorname = name
             raise problem
 
-    mvcc._writer = Writer()  # type: ignore[assignment]
+    mvcc._writer = Writer()
     async with asyncio.timeout(30):
         outcomes = await asyncio.gather(
             *(mvcc.write(write(Key(RESOURCE, "a", each))) for each in "xyz"),

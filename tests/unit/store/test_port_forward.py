@@ -33,10 +33,10 @@ class BrokenWriter:
 
 
 async def test_a_program_that_closes_while_much_arrives_does_not_stop_the_others() -> None:
-    forwarder = port_forward.Forwarder(Socket(), 80)  # type: ignore[arg-type]
+    forwarder = port_forward.Forwarder(Socket(), 80)
     writer = BrokenWriter()
     reader = asyncio.StreamReader()
-    carrying = asyncio.create_task(forwarder.carry(reader, writer))  # type: ignore[arg-type]
+    carrying = asyncio.create_task(forwarder.carry(reader, writer))
     while not forwarder._arrived:
         await asyncio.sleep(0)
     (stream,) = forwarder._arrived

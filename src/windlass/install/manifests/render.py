@@ -67,9 +67,11 @@ UNMADE = Certificates(*["(made by windlass install)\n"] * 7)
 
 def for_removal(listed: list[Part]) -> tuple[list[Object], list[Object]]:
     """The objects to remove, in order, and those that stay with the data of users: the objects and
-    what protects them, which are the roles of users and the admission policies. The APIService is
-    first: while it exists and its server does not answer, no namespace can be deleted."""
-    protecting = {_key(obj) for obj in (*rbac.user_roles(), *policies.admission())}
+    what protects them, which are the roles of users and the admission policies with the ConfigMap
+    that these read. The APIService is first: while it exists and its server does not answer, no
+    namespace can be deleted."""
+    read = ("ConfigMap", capabilities.NAME)
+    protecting = {_key(obj) for obj in (*rbac.user_roles(), *policies.admission())} | {read}
     everything = [obj for part in reversed(listed) for obj in reversed(part.objects)]
     holding = ("CustomResourceDefinition", "Namespace", "Queue")
     claim: Object = {
@@ -82,6 +84,7 @@ def for_removal(listed: list[Part]) -> tuple[list[Object], list[Object]]:
         stays = obj["kind"] in holding or _key(obj) in protecting
         (kept if stays else own).append(obj)
     own.sort(key=lambda obj: obj["kind"] != "APIService")
+    kept.sort(key=lambda obj: _key(obj) == read)  # a policy without it refuses every change
     return own, [claim, *kept]
 
 
