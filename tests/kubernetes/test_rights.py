@@ -311,7 +311,7 @@ def test_a_viewer_reads_the_teams_things_and_changes_nothing(
         assert answer.status == 401, "only the holder of the token of the mailbox"
         return
     if any(route.template == template and route.embedded for route in routes.ROUTES):
-        assert answer.status == 404, "a cluster does not serve it"
+        assert answer.status in (403, 404), "a cluster does not serve it"
         return
     assert answer.status == 403, answer.summary
     mine = {("vic", method, path, 403), ("vic", "", path, 403)}

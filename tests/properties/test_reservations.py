@@ -21,6 +21,7 @@ AT_ONCE = Costs(grace=0.0, checkpoint=200.0, restart=0.0)
 
 @cases(120, 5000)
 @example(59, True)
+@example(668777, True)  # guarantees exceed capacity: what a queue may borrow changed with a turn
 @example(510511, True)  # a checkpoint that rounding put before now was due for ever
 @given(st.integers(0, 1 << 32), st.booleans())
 def test_a_reserved_start_is_kept_unless_an_entitled_workload_passes(

@@ -54,8 +54,10 @@ class QuotaTree:
         """What each branch is guaranteed as written: its own, or its children's if that is more."""
         self.is_overcommitted = self._is_overcommitted()
         self.served: Mapping[str, float] = {}
-        self.waiting: Set[str] = frozenset()
         """Queue -> its use of late, in seconds of dominant share."""
+        self.waiting: Set[str] = frozenset()
+        """Queues that ask for something, and those above them; kept where guarantees exceed
+        capacity."""
         self.used: dict[str, Sums] = {name: {} for name in self.queues}
         """What is in here is never changed, only replaced, so that forks share it."""
         self.guarantee = self._granted()

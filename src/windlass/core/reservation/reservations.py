@@ -228,6 +228,8 @@ def _is_firm(state: DecisionState, workload: Workload, start: float) -> bool:
         return False  # its place is looked for anew in every decision
     if len(tree.queues) == 1:
         return True
+    if tree.is_overcommitted:
+        return False  # what other queues keep changes with the turn of their guarantees
     return all(
         tree.within_guarantee(name, need) or _has_its_turn(state, name, start)
         for name in tree.path(workload.queue)
