@@ -123,14 +123,16 @@ def test_a_step_with_several_workers_is_a_gang(client: windlass.Client) -> None:
 def test_idle_workers_do_not_keep_a_step_with_other_options_waiting(
     client: windlass.Client, engine: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cpus = int(engine.node()["status"]["allocatable"]["cpu"].removesuffix("m") or 1)
-    whole = {"cpus": f"{cpus}m" if cpus > 100 else cpus, "memory": "128Mi"}
+    amount = engine.node()["status"]["allocatable"]["cpu"]
+    cores = float(amount.removesuffix("m")) / (1000 if amount.endswith("m") else 1)
+    # Two of them do not fit on the node; one does, beside pods of the cluster itself.
+    large = {"cpus": f"{int(cores * 600)}m", "memory": "128Mi"}
 
-    @windlass.step(salt=os.urandom(8).hex(), **{**whole, "memory": "64Mi"})
+    @windlass.step(salt=os.urandom(8).hex(), **{**large, "memory": "64Mi"})
     def first() -> int:
         return 1
 
-    @windlass.step(salt=os.urandom(8).hex(), **whole)
+    @windlass.step(salt=os.urandom(8).hex(), **large)
     def second(value: int) -> int:
         return value + 1
 
