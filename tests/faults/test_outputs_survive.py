@@ -90,6 +90,20 @@ def test_a_collection_that_is_killed_is_repeated_and_published_once(engine: Engi
         _check(engine, name, status, watcher)
 
 
+def test_a_collector_that_starts_again_is_not_asked_to_end_before_it_handles_signals(
+    engine: Engine,
+) -> None:
+    engine.submit(
+        "again", SCRIPT.format(size=MEGABYTES << 18), outputs=[{"path": "out*"}],
+        role={"resources": {"cpu": "100m", "memory": "64Mi"}},
+    )  # fmt: skip
+    parts = engine.server.state / "outputs" / "default"
+    until(lambda: list(parts.glob("*")), "the collection has begun", 60)
+    _kill(engine, "collector")
+    status = engine.wait_phase("again", "Succeeded")
+    assert status["outputs"]["worker-0"]["files"] == 4
+
+
 def _kill(engine: Engine, fault: str) -> None:
     if fault == "server":
         engine.server.restart(hard=True)

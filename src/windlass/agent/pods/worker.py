@@ -41,6 +41,9 @@ _COMPARED = ("phase", "reason", "message", "podIP", "containerStatuses", "initCo
 """Fields of a status whose change causes a write; a changed time alone does not."""
 _SHORTEST_SIDECAR, _LONGEST_SIDECAR = 2.0, 600.0
 """Seconds that sidecars have to end, of a deleted pod and of one whose containers have ended."""
+_READY_SECONDS = 5.0
+"""Seconds from the start of a sidecar in which it is not asked to end: a signal would kill it before
+it handles signals. The collector of outputs finds out by itself that the command has ended."""
 _SIDECAR_STARTS = 4
 """A sidecar that is killed after the containers have ended is started this often in all."""
 _RETRY = 5.0
@@ -195,8 +198,7 @@ class PodWorker:
         if over and not self._sidecars_ended(pod):
             # The node reports how the containers ended, and the pod as over once all have.
             await self._write(pod, status | {"phase": "Running"})
-            self._stop_sidecars(pod, _LONGEST_SIDECAR)
-            return None
+            return self._stop_sidecars(pod, _LONGEST_SIDECAR, ready_after=_READY_SECONDS)
         delays.append(await self._publish_progress(pod, last=over))
         await self._write(pod, status)
         if not over:
@@ -296,14 +298,25 @@ class PodWorker:
         names = [spec.name for spec in _sidecars(pod)]
         return all(self._poll(self._container(name)).state != "running" for name in names)
 
-    def _stop_sidecars(self, pod: core.Pod, grace: float) -> None:
-        """Asks the sidecars to end; their work at the end is part of the pod's."""
+    def _stop_sidecars(
+        self, pod: core.Pod, grace: float, *, ready_after: float = 0.0
+    ) -> float | None:
+        """Asks the sidecars to end; their work at the end is part of the pod's. Returns the seconds
+        until those can be asked that started less than `ready_after` seconds ago."""
+        waits = []
         for spec in _sidecars(pod):
             container = self._container(spec.name)
             start = (spec.name, container.starts, bool(pod.metadata.deletion_timestamp))
-            if start not in self._asked and self._poll(container).state == "running":
-                self._asked.add(start)
-                container.stop(grace, "SIGTERM")
+            observed = self._poll(container)
+            if start in self._asked or observed.state != "running":
+                continue
+            left = ready_after - (times.now() - times.parse(observed.started_at)).total_seconds()
+            if left > 0:
+                waits.append(left)
+                continue
+            self._asked.add(start)
+            container.stop(grace, "SIGTERM")
+        return min(waits, default=None)
 
     def _container(self, name: str) -> Container:
         return Container(self._folder, name, self._context.abilities.cgroups)
