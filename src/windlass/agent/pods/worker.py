@@ -42,8 +42,9 @@ _COMPARED = ("phase", "reason", "message", "podIP", "containerStatuses", "initCo
 _SHORTEST_SIDECAR, _LONGEST_SIDECAR = 2.0, 600.0
 """Seconds that sidecars have to end, of a deleted pod and of one whose containers have ended."""
 _READY_SECONDS = 5.0
-"""Seconds from the start of a sidecar in which it is not asked to end: a signal would kill it before
-it handles signals. The collector of outputs finds out by itself that the command has ended."""
+"""Seconds from the start of a sidecar in which it is not asked to end: a signal would kill it
+before it handles signals. The collector of outputs finds out by itself that the command has
+ended."""
 _SIDECAR_STARTS = 4
 """A sidecar that is killed after the containers have ended is started this often in all."""
 _RETRY = 5.0
