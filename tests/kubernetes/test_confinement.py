@@ -222,7 +222,10 @@ def test_a_member_does_not_edit_a_cron_run_that_mounts_what_the_member_may_not(
 ) -> None:
     path = f"{API}/namespaces/red/cronruns"
     ok(place.rest.post(path, asked("host:/etc", "CronRun", "nightly")), 201)
-    ok(alice.merge(f"{path}/nightly", {"spec": {"schedule": "0 1 1 1 *"}}))
+    ok(alice.merge(f"{path}/nightly", {"spec": {"suspend": True}}))
+    # Another change makes its editor the user of the Runs, who may not mount the folder.
+    answer = alice.merge(f"{path}/nightly", {"spec": {"schedule": "0 1 1 1 *"}})
+    assert answer.status == 403, answer.summary
     mine = {"roles": [{"name": "worker", "command": ["cat", "/x/shadow"]}]}
     answer = alice.merge(f"{path}/nightly", {"spec": {"template": {"spec": mine}}})
     assert answer.status == 403, answer.summary

@@ -184,7 +184,8 @@ def _grant_answers(request: DeviceRequest, device: Device, grant: Grant) -> None
 
 
 def gangs_are_whole(before: ClusterFacts, after: ClusterFacts) -> None:
-    """All of the minimum, or no pod; a gang that had lost members is completed or left as it is."""
+    """All of the minimum, or no pod; a gang that had lost members is completed, or left as it is
+    but for surplus that others need."""
     had = {each.workload.key: each for each in before.running}
     for running in after.running:
         workload = running.workload
@@ -194,8 +195,11 @@ def gangs_are_whole(before: ClusterFacts, after: ClusterFacts) -> None:
         old = had.get(workload.key)
         if old is not None and carry.staying(old) == carry.staying(running):
             continue
+        shrinks = old is not None and set(carry.staying(running)) <= set(carry.staying(old))
+        had_of = Counter(pod.role for pod in carry.staying(old)) if old and shrinks else None
         for role in workload.roles:
-            assert stay[role.name] >= role.min_count, f"{workload.key}: {stay[role.name]} of {role}"
+            least = role.min_count if had_of is None else min(role.min_count, had_of[role.name])
+            assert stay[role.name] >= least, f"{workload.key}: {stay[role.name]} of {role}"
             assert stay[role.name] <= role.max_count, f"{workload.key}: {stay[role.name]} of {role}"
         numbers = [(pod.role, pod.index) for pod in running.pods]
         assert len(numbers) == len(set(numbers)), f"{workload.key}: a member is there twice"
