@@ -59,6 +59,8 @@ class DiskWatch:
                 await asyncio.to_thread(self.look)
             except OSError as problem:
                 log.warning("disk usage of pods is not known: %s", problem)
+            except Exception:  # the watch ends with the agent, and with it all pod workers
+                log.exception("disk usage of pods is not known")
             await asyncio.sleep(max(EVERY, (time.monotonic() - began) * _IDLE_PARTS))
 
     def look(self) -> None:

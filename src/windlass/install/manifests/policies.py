@@ -262,14 +262,14 @@ def _users() -> Iterator[Object]:
         user = f"object.{'.'.join(path)}.user"
         before = user.replace("object", "oldObject", 1)
         same = f"oldObject != null && has({before}) && {before} == {user}"
-        nobody, operations = f"!has({user}) || {user} == ''", ["CREATE"]
+        without_user, operations = f"!has({user}) || {user} == ''", ["CREATE"]
         if kind == "CronRun":
             operations.append("UPDATE")
-            nobody += f" || ({same} && {_NO_MASTER} && ({changed}))"
+            without_user += f" || ({same} && {_NO_MASTER} && ({changed}))"
             same += f" && !({changed})"
         yield from _policy(group, "Mutating", name, {
             "matchConstraints": _matching(resource, *operations),
-            "matchConditions": [not_ours, {"name": "nobody", "expression": nobody}],
+            "matchConditions": [not_ours, {"name": "without-user", "expression": without_user}],
             "failurePolicy": "Fail",
             "reinvocationPolicy": "Never",
             "mutations": [
